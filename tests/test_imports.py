@@ -128,9 +128,9 @@ ALLOWED = {
         "ahead", "compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime", "targets",
     },
     "training": {
-        "ahead", "compiler.cases", "compiler.driver", "compiler.pipeline", "files", "frontends",
-        "frontends.onnx", "frontends.table", "frontends.torch", "gradients", "ir", "ops", "optim", "options",
-        "passes", "pictures", "runtime", "jangin",
+        "ahead", "compiler.cases", "compiler.driver", "compiler.pipeline", "environment", "files",
+        "frontends", "frontends.onnx", "frontends.table", "frontends.torch", "gradients", "ir", "ops",
+        "optim", "options", "passes", "pictures", "runtime", "jangin",
     },
     "onnxruntime": {
         "environment", "files", "frontends.onnx", "ir", "quantization", "runtime", "runtime.system",

@@ -114,7 +114,7 @@ def normalized_batch(
 def _of_normalized_batch(
     b: Builder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], gs: Sequence[Tensor], *,
     saved: tuple[Tensor, Tensor], epsilon: float,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, ...]:  # fmt: skip
     """Return the gradients of `normalized_batch`: sums of g and of g x̂, then one more pass for the gradient
     scale / deviation (g - mean(g) - x̂ mean(g x̂))."""
     (x, scale, shift), (centred, variance) = inputs, saved

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from jangin.ir.expr import Buffer, Expr, Load, const
-from jangin.ir.loop import For, Store
+from jangin.ir.loop import For, Stmt, Store
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ops.builder import Builder
@@ -23,9 +23,12 @@ from jangin.ops.values import Tensor
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction of a layer: x [steps, batch, size], w [gates * hidden, size], r [gates * hidden, hidden],
-    the initial states [batch, hidden], and the output y [steps, batch, hidden]. All
-    have the type in which the layer computes."""
+    """One direction of a layer, in the type in which the layer computes.
+
+    - `x` [steps, batch, size] is its input, and `y` [steps, batch, hidden] its output.
+    - `w` [gates * hidden, size] and `r` [gates * hidden, hidden] are its weights.
+    - `h` and `c` [batch, hidden] are the states before the first step.
+    - `saved` has the gates, and the cell "c", of all steps, shaped as y."""
 
     b: Builder
     gates: tuple[str, ...]
@@ -123,7 +126,7 @@ def _step(scan: Scan) -> Phase:
     def slope(name: str) -> Expr:
         return scan.vector(name, PLACE, BATCH)
 
-    def finish(sums: Sums) -> Sequence[Store]:
+    def finish(sums: Sums) -> Sequence[Stmt]:
         of_h, of_c = Load(h, at), Load(c, at)
         total = reduce(lambda v, u: v + u, sums.values())
         made = [slope(g) * (of_h if g == "output" else of_c) for g in scan.gates]
@@ -145,8 +148,8 @@ def of_lstm(
     b: Builder, inputs: Sequence[Tensor | None], outputs: Sequence[Tensor], gs: Sequence[Tensor],
     *, gates: tuple[str, ...], backward: tuple[bool, ...], saved: Sequence[Tensor],
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Return the gradients of an LSTM's inputs (x, w, r, bias, h, c), given those of its outputs (y, the last
-    h, the last c) and the values that it `saved`. All but x have a first axis of directions."""
+    """Return the gradients of an LSTM's inputs (x, w, r, bias, h, c). `gs` are those of its outputs (y, the
+    last h, the last c), and `saved` the values that it saved. All but x have a first axis of directions."""
     x, w, r, bias, h, c = inputs
     assert x is not None and w is not None and r is not None
     dtype = x.dtype.wide
@@ -158,10 +161,10 @@ def of_lstm(
 
     found = []
     for d, turned in enumerate(backward):
-        states = (of(t, d) if t else none for t in (h, c))
+        start, cell = (of(t, d) if t else none for t in (h, c))
         values = dict(zip((*gates, "c"), (of(t, d) for t in saved), strict=True))
-        given = b.cast(x, dtype), of(w, d), of(r, d), *states, of(outputs[0], d), values
-        one = Direction(b, gates, turned, *given)
+        own = b.cast(x, dtype)
+        one = Direction(b, gates, turned, own, of(w, d), of(r, d), start, cell, of(outputs[0], d), values)
         found.append(one.gradients(*(of(g, d) for g in gs)))
 
     def joined(name: str, like: Tensor | None) -> Tensor | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from jangin.environment import everything
 from jangin.ir.graph import Array, Graph
 from jangin.training.reduced import Reduced, over_processes
 from jangin.training.runner import Runner, as_array
@@ -74,7 +75,7 @@ class Processes(Reduced):
         empty = Graph("", (), (), (), {}, {}, {})
         steps = [replace(r.step, graph=empty) for r in (self.first, self.second)]
         (folder / STEPS).write_bytes(pickle.dumps((steps, self.first.seed, self.threads)))
-        around = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        around = {**everything(), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         for rank in range(1, self.count):
             command = [sys.executable, "-m", "jangin.training.processes", folder, str(rank), str(self.count)]
             with (folder / f"errors{rank}").open("wb") as errors:
