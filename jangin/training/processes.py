@@ -77,7 +77,14 @@ class Processes(Reduced):
         (folder / STEPS).write_bytes(pickle.dumps((steps, self.first.seed, self.threads)))
         around = {**everything(), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         for rank in range(1, self.count):
-            command = [sys.executable, "-m", "jangin.training.processes", folder, str(rank), str(self.count)]
+            command = [
+                sys.executable,
+                "-m",
+                "jangin.training.processes",
+                str(folder),
+                str(rank),
+                str(self.count),
+            ]
             with (folder / f"errors{rank}").open("wb") as errors:
                 self._others.append(
                     subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=around)
