@@ -133,6 +133,33 @@ def test_a_file_that_changes_meanwhile_is_not_taken_for_the_model(model: Path, g
         assert np.array_equal(exe(X), first)
 
 
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_removed_or_replaced_is_compiled_all_the_same(
+    model: Path, tmp_path: Path, gate: Any, replaced: bool
+) -> None:
+    """A program that downloads its model to a temporary file deletes it once the session is made."""
+    exe: Any = jangin.compile(model, wait=False, cache=tmp_path / "cache")
+    first = exe(X)
+    if replaced:
+        other = saved(tmp_path / "other.onnx", helper.make_node("Relu", ["x"], ["y"]), shape=["n", 4])
+        other.rename(model)
+    else:
+        model.unlink()
+    gate.set()
+    assert isinstance(exe.wait(), jangin.Executable)
+    np.testing.assert_allclose(exe(X), first, rtol=1e-6)
+
+
+def test_a_removed_file_that_was_written_to_is_not_taken_for_the_model(model: Path, gate: Any) -> None:
+    exe: Any = jangin.compile(model, wait=False, cache=False)
+    with model.open("ab") as file:
+        file.write(b"x")
+    model.unlink()
+    gate.set()
+    with pytest.raises(FileNotFoundError):
+        exe.wait()
+
+
 @pytest.mark.parametrize("removed", [False, True])
 def test_the_caller_may_go_to_another_folder(
     model: Path, tmp_path: Path, gate: Any, monkeypatch: pytest.MonkeyPatch, removed: bool

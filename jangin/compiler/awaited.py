@@ -80,6 +80,7 @@ class _Task:
         progress: Progress | None,
     ) -> None:
         self._model, self._options, self._source = model, options, source
+        self._held = None if source is None else source.held()
         self.threads = counted(options.threads)
         self._progress = progress
         self._waiting = 0
@@ -118,15 +119,32 @@ class _Task:
 
     def _compile(self) -> None:
         try:
-            with _turn[0], self._apart as apart:
-                made = local.compile(apart, self._model, self._options, self._tell)
-            if self._source is not None and not self._source.unchanged():
-                raise CompileError("the model's file was changed or removed while it was compiled")
-            self.made = made
+            with _turn[0]:
+                self.made = self._compiled()
         except Exception as error:
             self.error = error
         finally:
             self._done.set()
+            if self._held is not None:
+                self._held.close()
+
+    def _compiled(self) -> Runnable:
+        """Compile the model, from the contents of its file if the file was removed or replaced meanwhile."""
+        try:
+            with self._apart as apart:
+                made = local.compile(apart, self._model, self._options, self._tell)
+            problem: Exception = CompileError("the model's file was changed or removed while it was compiled")
+        except (CompileError, OSError) as error:
+            made, problem = None, error
+        if self._source is None or self._source.unchanged():
+            if made is None:
+                raise problem
+            return made
+        data = None if self._held is None else self._held.read()
+        if data is None:
+            raise problem
+        with Apart(background=True) as apart:
+            return local.compile(apart, data, self._options, self._tell)
 
     def _tell(self, done: int, total: int, what: str) -> None:
         """Report progress while somebody waits. The caller's own output isn't disturbed otherwise."""

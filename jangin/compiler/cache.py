@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import sys
 import time
 from collections.abc import Callable, Iterable
 from functools import cache
@@ -45,9 +46,6 @@ def key(parts: Iterable[bytes | str]) -> str:
 def source_digest() -> str:
     """Return the SHA-256 digest of the compiler's own source and of its packages' versions, in hexadecimal.
     Keys contain it, so that another version of the code doesn't find this version's entries."""
-    # it imports thirty modules, and few calls need it
-    from importlib.metadata import PackageNotFoundError, version
-
     folder = os.path.dirname(os.path.dirname(__file__))  # for hundreds of files, Path takes twice the time
     files = sorted(
         os.path.join(at, f) for at, _, names in os.walk(folder) for f in names if f.endswith(".py")
@@ -56,12 +54,32 @@ def source_digest() -> str:
     for path in files:
         with open(path, "rb", buffering=0) as file:
             parts += path[len(folder) :].encode(), file.read()
-    for package in ("llvmlite", "numpy", "onnx"):
-        try:
-            parts.append(version(package).encode())
-        except PackageNotFoundError:  # compiling reports a package that it needs
-            parts.append(b"")
+    parts += (installed(package).encode() for package in ("llvmlite", "numpy", "onnx"))
     return key(parts)
+
+
+def installed(package: str) -> str:
+    """Return the version of an installed package, or "" if it isn't found. The name is in lower case, and has
+    neither points nor dashes.
+
+    The version is read from the name of the folder with the package's metadata. The standard library's
+    function imports thirty modules, which takes longer than hashing the whole compiler."""
+    for place in sys.path:
+        try:
+            names = os.listdir(place or ".")
+        except OSError:  # a file of modules, or a folder that is gone
+            continue
+        for name in names:
+            stem, dot, kind = name.rpartition(".")
+            found, _, number = stem.partition("-")
+            if dot and kind in ("dist-info", "egg-info") and found.lower() == package:
+                return number.partition("-")[0]
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package)
+    except PackageNotFoundError:  # compiling reports a package that it needs
+        return ""
 
 
 class Cache:

@@ -63,6 +63,16 @@ class Source:
 
         return source
 
+    def held(self) -> Held | None:
+        """Open the file of a model that has just one. Return None for other models, and for a file that is
+        gone already."""
+        if len(self.files) != 1:
+            return None
+        try:
+            return Held(*self.files[0])
+        except OSError:
+            return None
+
     def unchanged(self) -> bool:
         """Return whether the hashed files still have the state that they had before reading. It is called
         after the compilation has read them too."""
@@ -72,8 +82,27 @@ class Source:
             return False
 
 
+class Held:
+    """The one file of a model, held open. It can be read after it was removed or replaced."""
+
+    def __init__(self, path: Path, state: tuple[int, ...]) -> None:
+        self._file, self._state = path.open("rb"), state
+
+    def read(self) -> bytes | None:
+        """Return the contents, or None if they may have been written to since the file had its state."""
+        data = self._file.read()
+        now = _numbers(os.fstat(self._file.fileno()))
+        return data if now[:-1] == self._state[:-1] else None  # removing a file changes its last time
+
+    def close(self) -> None:
+        self._file.close()
+
+
 def _state(path: Path) -> tuple[int, ...]:
     """Return a file's device, inode, size and times, at least one of which any write changes. The inode's
     change time can't be set back."""
-    status = path.stat()
+    return _numbers(path.stat())
+
+
+def _numbers(status: os.stat_result) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

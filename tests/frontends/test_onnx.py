@@ -13,6 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from jangin.frontends.assemble import MAX_SIZE
 from jangin.frontends.lower import lower
+from jangin.frontends.onnx.proto import tensor
+from jangin.frontends.onnx.types import TYPES
 from jangin.frontends.table import load
 from jangin.ir.dtype import BF16, F16, I64
 from jangin.ir.expr import Var, const
@@ -283,6 +285,28 @@ def test_tensors_in_every_encoding() -> None:
             proto = model([node("Identity", "c", "y")], [info("x", [1])], ["y"])
             proto.graph.initializer.append(helper.make_tensor("c", code, [3], values, raw))
             np.testing.assert_array_equal(load(proto).graph.constants["c"], array)
+
+
+@pytest.mark.parametrize("code", [c for c, dtype in TYPES.items() if dtype.bits >= 8])
+def test_typed_fields_are_read_as_onnx_reads_them(code: int) -> None:
+    dtype = TYPES[code].numpy
+    ones = np.random.default_rng(code).integers(
+        0, 2 if dtype == np.bool_ else 256, 6 * dtype.itemsize, np.uint8
+    )
+    array, bits = ones.view(dtype), ones.view(f"u{dtype.itemsize}")
+    field = onnx.helper.tensor_dtype_to_field(code)
+    proto = TensorProto(data_type=code, dims=[2, 3], name="c")
+    as_bits = TYPES[code].is_float and field == "int32_data"
+    getattr(proto, field).extend(np.asarray(bits if as_bits else array).astype(object) * 1)
+    got, want = tensor(proto, "c", None), onnx.numpy_helper.to_array(proto)
+    assert got.dtype == dtype and got.shape == (2, 3)
+    assert got.tobytes() == want.tobytes()
+
+
+def test_typed_fields_of_another_length_are_refused() -> None:
+    for held in ([1.0, 2.0], [1.0] * 7):
+        with pytest.raises(CompileError, match="can't be read"):
+            tensor(TensorProto(data_type=1, dims=[2, 3], float_data=held), "c", None)
 
 
 # --- sparse constants ------------------------------------------------------------------------

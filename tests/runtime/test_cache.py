@@ -6,12 +6,13 @@ import os
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from plans import chain
 
-from jangin.compiler.cache import Cache, key
+from jangin.compiler.cache import Cache, installed, key
 from jangin.runtime.artifact import Artifact
 from jangin.tune.store import Store
 
@@ -19,6 +20,21 @@ from jangin.tune.store import Store
 def test_keys() -> None:
     assert key(["a", b"b"]) == key([b"a", "b"]) and len(key([])) == 64
     assert len({key(p) for p in ([], [""], ["ab"], ["a", "b"], ["b", "a"], ["a", "b", ""])}) == 6
+
+
+def test_versions_of_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They are those of the standard library, which takes longer to import than the digest to compute."""
+    for package in ("llvmlite", "numpy", "onnx"):
+        assert installed(package) == version(package)
+    assert installed("nothing_of_this_name") == ""
+    (tmp_path / "Made_Up-1.2.3.dist-info").mkdir()
+    (tmp_path / "older-4.5-py3.11.egg-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path / "no folder"))
+    assert (installed("made_up"), installed("older")) == ("1.2.3", "4.5")
+    code = "import sys, jangin.compiler.cache as c; c.source_digest(); print('email' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
 
 
 def test_get_and_put(tmp_path: Path) -> None:

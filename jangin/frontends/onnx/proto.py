@@ -84,7 +84,7 @@ def tensor(
             )
         return _elements(proto, dtype, dims, raw)
     try:
-        array = _unpacked(proto)
+        array = _typed(proto, dtype) if dtype.bits >= 8 else _unpacked(proto)
     except (ValueError, TypeError, OverflowError) as error:
         raise CompileError(f"{what} of shape {list(dims)} and type {dtype} can't be read: {error}") from None
     if array.shape != dims or array.dtype != dtype.numpy:
@@ -169,6 +169,21 @@ def _elements(proto: messages.TensorProto, dtype: DType, dims: tuple[int, ...], 
     if dtype.bits >= 8:
         return np.frombuffer(raw, dtype.numpy).reshape(dims)
     return _unpacked(messages.TensorProto(data_type=proto.data_type, dims=dims, raw_data=bytes(raw)))
+
+
+_FIELDS = {"f32": "float_data", "f64": "double_data", "i64": "int64_data"}
+"""The fields with the elements of some types. They have the elements' own type."""
+
+
+def _typed(proto: messages.TensorProto, dtype: DType) -> Array:
+    """Return the array of a tensor whose elements are in the message's typed fields, which older writers use.
+    Floats of up to 16 bits are there as the numbers of their bits."""
+    name = _FIELDS.get(dtype.name) or ("uint64_data" if dtype.name in ("u32", "u64") else "int32_data")
+    kind = dtype.numpy if name in _FIELDS.values() else np.uint64 if name == "uint64_data" else np.int32
+    held = np.array(getattr(proto, name), kind)
+    if dtype.kind == "f" and name == "int32_data":
+        return held.astype(f"u{dtype.numpy.itemsize}").view(dtype.numpy).reshape(tuple(proto.dims))
+    return held.astype(dtype.numpy, copy=False).reshape(tuple(proto.dims))
 
 
 def _unpacked(proto: messages.TensorProto) -> Array:
