@@ -55,6 +55,17 @@ class Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _shown(super().get_params(ctx))
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments. The group's flags may stand behind the command too, except behind `--`."""
+        flags = {n for p in self.params if getattr(p, "is_flag", False) and not p.is_eager for n in p.opts}
+        flags -= {name for command in self.commands.values() for p in command.params for name in p.opts}
+        end = args.index("--") if "--" in args else len(args)
+        found = [a for a in args[:end] if a in flags]
+        rest: list[str] = super().parse_args(
+            ctx, [*found, *(a for a in args[:end] if a not in flags), *args[end:]]
+        )
+        return rest
+
 
 def among(option: str) -> Callable[[str], list[str]]:
     """Return a function that completes an option's value for a shell. In a list with commas, it completes the

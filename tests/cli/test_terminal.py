@@ -99,6 +99,14 @@ def test_plain_tables_have_tabs(cli: Cli, model: Path) -> None:
     assert "┃" in cli("run", model, "--shape", "batch=1", "--profile").out
 
 
+def test_flags_of_all_commands_may_stand_behind_the_command(cli: Cli, model: Path) -> None:
+    before = cli("--plain", "devices").out
+    assert cli("devices", "--plain").out == before != cli("devices").out
+    assert cli("devices", "--plain", "--no-cache", "--verbose").out == before
+    misspelt = cli("devices", "--plian")
+    assert misspelt.status == 2 and "No such option: --plian" in misspelt.err
+
+
 def test_progress_appears_only_when_work_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80)
