@@ -158,9 +158,10 @@ class _Compiled:
         """Compile the graph while PyTorch still accepts guards. `args` are the arguments of the first call.
 
         If a size can't be a symbol, this graph is compiled for the current size, and PyTorch compiles the
-        graph again for other sizes."""
+        graph again for other sizes. PyTorch runs the nodes that need the size if the user marked it as
+        dynamic."""
         while symbols := set().union(*(s.node.expr.free_symbols for n in self.inputs for s in _sizes(n))):
-            fixed = symbols
+            fixed, problem = symbols, None
             if self._takes(args):
                 if without := unknown(self.whole):
                     self._part(args, without)
@@ -171,8 +172,12 @@ class _Compiled:
                 except CompileError as error:
                     named = {own_name(v) for v in error.symbols}
                     fixed = (self.sizes.of_names(named) & symbols if named else set()) or symbols
-                except Exception:  # the first call meets the error again and reports it
-                    fixed = symbols
+                    problem = error
+                except Exception as error:  # the first call meets the error again and reports it
+                    fixed, problem = symbols, error
+            if problem is not None and fixed & _marked(self.env):
+                self._leave(args, problem)
+                return
             for size in (s for n in self.inputs for s in _sizes(n)):
                 if size.node.expr.free_symbols & fixed:
                     int(size)
@@ -207,11 +212,15 @@ class _Compiled:
         try:
             self._compile(args)
         except Exception as error:  # PyTorch can run the graph, whatever the error is
-            if without := refused(self.whole, self._held(args), self.env):
-                self._part(args, without)
-            else:
-                _say_once("a graph", error)
-                self.torch = self.whole.forward
+            self._leave(args, error)
+
+    def _leave(self, args: Sequence[Any], error: Exception) -> None:
+        """Leave the nodes that can't be compiled to PyTorch, or else the whole graph."""
+        if without := refused(self.whole, self._held(args), self.env):
+            self._part(args, without)
+        else:
+            _say_once("a graph", error)
+            self.torch = self.whole.forward
 
     def _held(self, args: Sequence[Any]) -> dict[str, torch.Tensor]:
         return {self.inputs[i].name: args[i] for i in self.static}
@@ -259,6 +268,19 @@ class _Compiled:
         places = {node.name: i for i, node in enumerate(self.inputs)}
         taken = executable.inputs[: len(executable.inputs) - len(traced.given)]
         return on_tensors(executable), [places[i.name] for i in taken], given
+
+
+def _marked(env: Any) -> set[Any]:
+    """Return the symbols of sizes that must not become constants, such as those of `mark_dynamic`."""
+    found: set[Any] = set()
+    for tracked in getattr(env, "tracked_fakes", None) or ():
+        limits = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
+        sizes = getattr(tracked.fake, "shape", ())
+        for size, limit in zip(sizes, limits, strict=False):
+            strict = limit is not None and not getattr(limit, "warn_only", False)
+            if strict and isinstance(size, torch.SymInt):
+                found |= size.node.expr.free_symbols
+    return found
 
 
 def _sizes(node: torch.fx.Node) -> list[torch.SymInt]:

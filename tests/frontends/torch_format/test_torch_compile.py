@@ -171,6 +171,23 @@ def test_sizes_of_a_graph_in_parts_stay_free() -> None:
     assert kinds[-4:] == [True] * 4 and len(made) > 4, "all was compiled for the first"
 
 
+def test_a_size_that_is_marked_dynamic_is_never_a_constant() -> None:
+    """A dilation can't be a symbol, and the size mustn't become a constant. PyTorch runs the convolution."""
+    torch._dynamo.reset()
+    torch_backend._SAID.clear()
+
+    def dilated(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return torch.conv2d(x, weights, dilation=x.size(0)).sum() * 2
+
+    compiled = torch.compile(dilated, backend="jangin", fullgraph=True)
+    weights = torch.randn(1, 1, 5, 5)
+    with pytest.warns(UserWarning, match="leaves aten.convolution.default to PyTorch"):
+        for batch in (2, 3):
+            x = torch.randn(batch, 1, 16, 20)
+            torch._dynamo.mark_dynamic(x, 0)
+            near(compiled(x, weights), dilated(x, weights))
+
+
 def test_weights_of_a_graph_in_parts_may_change() -> None:
     net = seeded(nn.Sequential(nn.Linear(8, 8), nn.Tanh()))
 
