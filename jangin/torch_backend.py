@@ -161,7 +161,8 @@ class _Compiled:
         graph again for other sizes. PyTorch runs the nodes that need the size if the user marked it as
         dynamic."""
         while symbols := set().union(*(s.node.expr.free_symbols for n in self.inputs for s in _sizes(n))):
-            fixed, problem = symbols, None
+            fixed = symbols
+            problem: Exception | None = None
             if self._takes(args):
                 if without := unknown(self.whole):
                     self._part(args, without)

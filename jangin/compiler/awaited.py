@@ -128,7 +128,7 @@ class _Task:
             if self._held is not None:
                 self._held.close()
 
-    def _compiled(self) -> Runnable:
+    def _compiled(self) -> Any:
         """Compile the model, from the contents of its file if the file was removed or replaced meanwhile."""
         try:
             with self._apart as apart:

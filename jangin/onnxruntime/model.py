@@ -95,7 +95,10 @@ def configured(model: Source, options: SessionOptions) -> SessionOptions:
         return options
     try:
         found = json.loads(text).get("session_options", {})
-        return SessionOptions(**{n: bool(v) if n == "enable_profiling" else int(v) for n, v in found.items()})
+        made = SessionOptions()
+        for name, value in found.items():
+            setattr(made, name, bool(value) if name == "enable_profiling" else int(value))
+        return made
     except (ValueError, TypeError, AttributeError) as error:
         raise RuntimeError(
             f"the model's metadata ort_config can't be read as session options: {error}"
