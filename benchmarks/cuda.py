@@ -1,12 +1,15 @@
 """Measure an NVIDIA GPU: errors, bandwidth, products, networks and launches. The most valuable figures come
 first.
 
-    python benchmarks/cuda.py [--device cuda:0] [--json cuda.json] [--only products] [--again] [--save]
+    python3 -m venv .venv && .venv/bin/pip install -q '.[cuda]' onnxruntime-gpu
+    .venv/bin/python benchmarks/cuda.py --minutes 7 [--device cuda:0] [--json cuda.json] [--only products]
 
-Each job runs in a process of its own, for at most --seconds. Its figures are written as soon as it ends, and
-a second call continues from there. Networks and weights are made from a seed. `--small` takes sizes for a
-simulated device. Columns stay empty if their package is missing: PyTorch (for cuBLAS), ONNX Runtime with its
-CUDA provider, or NVIDIA's compute-sanitizer.
+Each job runs in a process of its own, for at most --seconds. Errors are found first, side by side, which also
+compiles the networks. Times are taken one after the other. No job begins after --minutes. Figures are written
+as soon as a job ends, and a second call continues from there. The last lines say what to read, with the bar
+of each figure. Networks and weights are made from a seed. `--small` takes sizes for a simulated device.
+Columns stay empty if their package is missing: PyTorch (for cuBLAS), ONNX Runtime with its CUDA provider, or
+NVIDIA's compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -18,19 +21,22 @@ if __name__ == "cuda":
 import argparse
 import ctypes
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from gpu_networks import NETWORKS, feeds, product
+from gpu_networks import NETWORKS, feeds, product, windows
 from sections import Section, Table
 
 import jangin
@@ -43,6 +49,13 @@ SECONDS = 180
 REPEATS, SETTLE = 20, 3
 """The number of runs that are timed, and of runs before."""
 NOT_FINITE = "the results aren't finite"
+ERRORS = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
+"""Most error of a result, as a share of its largest number. Sums are f32, and 16-bit results have 8 or 11
+bits. The errors of networks grow with their layers."""
+OF_CUBLAS = {"float32": 0.9, "bfloat16": 0.6, "float16": 0.6}
+"""The least share of cuBLAS's speed that a product should have."""
+OF_RUNTIME = {1: 1.2}
+"""The least share of ONNX Runtime's speed that a network should have, by its batch; 0.9 for other batches."""
 Row = dict[str, Any]
 
 
@@ -59,6 +72,8 @@ def jobs(small: bool) -> Iterator[tuple[str, Callable[[str], Row]]]:
             f"errors/product/{kind}",
             lambda on, n=size, kind=kind: product_error(on, kind, n, n + 8, n - 2),
         )
+    for kind in kinds:
+        yield f"errors/windows/{kind}", lambda on, k=kind: windows_error(on, k)
     for name in ("resnet50", "bert", "mobilenetv2", "squeezenet", "gpt2"):
         for kind in kinds:
             yield f"errors/{name}/{kind}", lambda on, a=name, k=kind: network_error(on, a, k, small)
@@ -115,11 +130,19 @@ def product_error(on: str, kind: str, rows: int, terms: int, columns: int) -> Ro
 
 
 def network_error(on: str, name: str, kind: str, small: bool) -> Row:
+    return error_of(on, network(name, kind, 1, small), network(name, "float64", 1, small))
+
+
+def windows_error(on: str, kind: str) -> Row:
+    return error_of(on, windows(kind), windows("float64"))
+
+
+def error_of(on: str, model: onnx.ModelProto, in_float64: onnx.ModelProto) -> Row:
     """Return the error against the same network in float64 on the processor, with weights that aren't
     rounded."""
-    exe = jangin.compile(network(name, kind, 1, small), on)
+    exe = jangin.compile(model, on)
     given = feeds(exe)
-    exact = jangin.compile(network(name, "float64", 1, small), "cpu")
+    exact = jangin.compile(in_float64, "cpu")
     want = exact.run({n: v.astype(np.float64) for n, v in given.items()})
     return {"error": worst(exe.run(given), want), "launches": len(exe.plan.launches)}
 
@@ -307,6 +330,31 @@ def section(done: Mapping[str, Row]) -> Section:
     return Section("NVIDIA GPU", parts)
 
 
+def reading(done: Mapping[str, Row]) -> list[str]:
+    """Return what to read: each figure with its bar, the missed ones first, and what wasn't measured."""
+    found = list[tuple[bool, str]]()
+    for name, row in done.items():
+        parts = name.split("/")
+        kind = parts[-1]
+        bars = [("error", ERRORS.get(kind, 0.0), False), ("of cuBLAS", OF_CUBLAS.get(kind, 0.0), True)]
+        if parts[0] == "networks":
+            bars.append(("of ONNX Runtime", OF_RUNTIME.get(int(parts[2]), 0.9), True))
+        for figure, bar, least in bars:
+            if figure in row:
+                met = (row[figure] >= bar) if least else (row[figure] <= bar)
+                sign = "at least" if least else "at most"
+                said = f"{name}: {figure} {row[figure]:.3g}, {sign} {bar:g} asked"
+                found.append((met, f"{'met' if met else 'MISSED'}  {said}"))
+        for lack in ("problem", "absent", "ONNX Runtime failed"):
+            if lack in row:
+                found.append(
+                    (lack == "absent", f"{'none' if lack == 'absent' else 'FAILED'}  {name}: {row[lack]}")
+                )
+        if row.get("exit"):
+            found.append((False, f"FAILED  {name}: exit {row['exit']}: {row['said']}"))
+    return [text for _, text in sorted(found, key=lambda item: item[0])]
+
+
 def _cell(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
@@ -319,6 +367,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=Path("cuda.json"), help="the file with what is done")
     parser.add_argument("--only", default="", help="jobs whose names begin so")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a job at most")
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which no job begins")
     parser.add_argument("--again", action="store_true", help="do what is done once more")
     parser.add_argument("--small", action="store_true", help="small sizes, for a simulated device")
     parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
@@ -329,17 +378,37 @@ def main() -> None:
         print(json.dumps({**every[arguments.job](arguments.device), "on": str(device(arguments.device))}))
         return
     done = kept(arguments.json)
-    for name in every:
-        old = done.get(name)
-        if not name.startswith(arguments.only) or (old and "problem" not in old and not arguments.again):
-            continue
-        done[name] = apart(name, arguments)
-        keep(arguments.json, done)
-        print(name, json.dumps(done[name]), flush=True)
+    measure([*every], done, arguments)
     if arguments.save:
         print(section(done).save("cuda"))
+    print(*reading(done), sep="\n")
     failed = [name for name, row in done.items() if "problem" in row]
     sys.exit(f"{len(failed)} of {len(done)} jobs failed: {', '.join(failed)}" if failed else 0)
+
+
+def measure(names: list[str], done: dict[str, Row], arguments: argparse.Namespace) -> None:
+    """Run the jobs that are wanted and not done yet, and keep their figures. Errors are found side by
+    side."""
+    end, alone = time.monotonic() + 60 * arguments.minutes, threading.Lock()
+    wanted = [name for name in names if name.startswith(arguments.only)]
+    left = [name for name in wanted if arguments.again or name not in done or "problem" in done[name]]
+
+    def finish(name: str) -> None:
+        if time.monotonic() >= end:
+            print(f"{name} is left for the next call: the {arguments.minutes:g} minutes are over", flush=True)
+            return
+        row = apart(name, arguments)
+        with alone:
+            done[name] = row
+            keep(arguments.json, done)
+            print(name, json.dumps(row), flush=True)
+
+    errors = [name for name in left if name.startswith("errors/")]
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        list(pool.map(finish, errors))
+    for name in left:
+        if name not in errors:
+            finish(name)
 
 
 if __name__ == "__main__":

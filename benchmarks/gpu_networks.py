@@ -201,6 +201,17 @@ def product(kind: str, rows: int, terms: int, columns: int) -> onnx.ModelProto:
     return net.model()
 
 
+def windows(kind: str, size: int = 28) -> onnx.ModelProto:
+    """Return convolutions whose channels, borders, strides and pixels fill no whole tiles, and some that
+    do."""
+    net = Net(kind)
+    x = net.relu(net.conv(net.input("x", 2, 3, size, size + 3), 3, 24, 7, 2))
+    y = net.relu(net.conv(x, 24, 72, 3))
+    x = net.node("Add", net.conv(x, 24, 64, 1), net.conv(y, 72, 64, 3))
+    net.output(net.conv(net.relu(x), 64, 64, 3, 2))
+    return net.model()
+
+
 NETWORKS: Mapping[str, Callable[..., onnx.ModelProto]] = MappingProxyType({
     "squeezenet": squeezenet, "mobilenetv2": mobilenetv2, "resnet50": resnet50, "bert": bert, "gpt2": gpt2,
 })  # fmt: skip
