@@ -99,7 +99,7 @@ def _window(run: ChannelsLast, node: Node) -> bool:
     if isinstance(window, Conv) and window.dot is not None and run.target.groups:
         return _by_warps(run, node, others[0])
     if isinstance(window, Conv) and not run.target.groups and _is_plain_depthwise(run, window, node.inputs):
-        return _turned_depthwise(run, node, last, others[0])
+        return _turned_depthwise(run, node, replace(window, layout="last"), others[0])
     if not isinstance(window, Conv) or not any(pads) or _small_depthwise(run, window, others[0]):
         return run.compute_last(node, 1, [run.last(x, 1), *others], last)
     # A product over all channels reads a padded copy, so its inner loop has no tests.
