@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jangin.ir.dtype import BF16, F16, F32
+from jangin.ir.dtype import BF16, F16, F32, I32
 from jangin.ir.fragments import WARP, Fragment
-from jangin.ir.products import DOT1BF, DOT1H
+from jangin.ir.products import DOT1BF, DOT1H, DOT4, DOT4U
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, capability, select
@@ -58,10 +58,11 @@ class Architecture:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The features that rows may need. Conversions to bfloat16, extrema that give NaN, and products of
-        matrices of bfloat16 are instructions from capability 8.0 on (PTX ISA, `cvt`, `min` and `mma`)."""
+        """The features that rows may need. Products of four bytes are an instruction from capability 6.1 on
+        (PTX ISA, `dp4a`). Conversions to bfloat16, extrema that give NaN, and products of matrices of 16-bit
+        floats are instructions from 8.0 on (`cvt`, `min` and `mma`)."""
         newer = capability(self.name) >= (8, 0)
-        return ("fp64", "fp16", *(("bf16", "min.nan", "mma") if newer else ()))
+        return ("fp64", "fp16", "dp4a", *(("bf16", "min.nan", "mma") if newer else ()))
 
     def occupancy(self, threads: int, registers: int, shared: int) -> float:
         """The share of a unit's work-items that groups of a kernel fill. Registers limit it, which are given
@@ -120,6 +121,7 @@ MATRICES: tuple[Row, ...] = tuple(
 """Products of matrices. The order of a sum's terms, and how it is rounded between them, is the device's."""
 
 _NEEDS = {("widen", F16): "fp16", ("narrow", F16): "fp16", ("narrow", BF16): "bf16"}
+_NEEDS |= {(dot.name, I32): "dp4a" for dot in (DOT4, DOT4U)}
 _NEEDS |= {(name, F32): "min.nan" for name in ("min", "min_number", "max", "max_number")}
 ROWS: tuple[Row, ...] = (
     *(
@@ -141,7 +143,7 @@ def of_architecture(architecture: Architecture) -> Target:
         clock=architecture.clock, l2=architecture.l2, index_bits=32, units=architecture.units,
         width=architecture.width, group=GROUP, shared=SHARED, bandwidth=architecture.bandwidth,
         startup=STARTUP, matrix_rate=architecture.matrix_rate,
-        products=(DOT1BF, DOT1H) if architecture.matrix_rate else (),
+        products=(DOT4U, DOT4, *((DOT1BF, DOT1H) if architecture.matrix_rate else ())),
     )  # fmt: skip
     return Target(
         f"{PREFIX}:{architecture.name}", PREFIX, architecture.name, features, ROWS, machine, backend=PREFIX,

@@ -12,7 +12,7 @@ from jangin.backends.walk.memory import in_memory
 from jangin.ir.dtype import BF16, F16, F32, I32, DType
 from jangin.ir.groups import SHARED_ALIGN, grouped, shared_layout, threads
 from jangin.ir.kernel import rounds, sizes
-from jangin.ir.loop import Func
+from jangin.ir.loop import For, Func, statements
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
@@ -24,6 +24,7 @@ _TYPES: Mapping[str, str] = MappingProxyType({
 _ROWS: Mapping[tuple[str, DType], str] = MappingProxyType({
     ("min", F32): "min_nan(x{0}, y{0})", ("min_number", F32): "min_nan(x{0}, y{0})",
     ("max", F32): "max_nan(x{0}, y{0})", ("max_number", F32): "max_nan(x{0}, y{0})",
+    ("dot4", I32): "dp4a_s8(x{0}, y{0}, z{0})", ("dot4u", I32): "dp4a_u8(x{0}, y{0}, z{0})",
     ("widen", F16): "of_half(x{0})", ("narrow", F16): "to_half(x{0})", ("narrow", BF16): "to_bfloat(x{0})",
 })  # fmt: skip
 """CUDA C text for instruction rows that some architectures have an instruction for. {0} becomes the selection
@@ -80,8 +81,11 @@ class Cuda(Dialect):
             last = numbers[-1]
             call = f"for (i64 {last} = from; {last} < from + rounds; ++{last}) {call}"
         room = max(SHARED_ALIGN, shared_layout(func)[1])
+        bounds = str(threads(func) if own else 1)
+        if any(isinstance(s, For) and s.kind == "warp" for s in statements(func.body)):
+            bounds += ", 1"  # the compiler would spill some registers to let more groups run side by side
         return "\n".join([
-            f'extern "C" __global__ void __launch_bounds__({threads(func) if own else 1})',
+            f'extern "C" __global__ void __launch_bounds__({bounds})',
             f"{name}({', '.join(given)}) {{",
             *([f"  __shared__ __align__({SHARED_ALIGN}) u8 shared[{room}];"] if own else []),
             "  const i64 groups = gridDim.x, group = blockIdx.x;",

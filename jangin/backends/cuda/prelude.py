@@ -22,6 +22,9 @@ static __forceinline__ u16 to_half(f32 x) {
 static __forceinline__ u16 to_bfloat(f32 x) {
   u16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r;
 }
+#define DP4A(name, type) static __forceinline__ i32 name(i32 x, i32 y, i32 z) { \
+  i32 r; asm("dp4a." type ".s32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(z)); return r; }
+DP4A(dp4a_s8, "s32") DP4A(dp4a_u8, "u32")
 #define MMA(name, types) static __forceinline__ void name(f32 *c, const u16 *a, const u16 *b) { \
   u32 x[4], y[2]; memcpy(x, a, sizeof x); memcpy(y, b, sizeof y); \
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." types ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \

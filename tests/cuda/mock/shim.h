@@ -15,7 +15,7 @@ typedef float f32;
 typedef unsigned short u16;
 #define __forceinline__ inline __attribute__((always_inline))
 #define __global__
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section("shim_shared")))
 template <class T> static inline T min(T a, T b) { return a < b ? a : b; }
@@ -65,6 +65,21 @@ static inline u16 to_bfloat(f32 x) {
   memcpy(&b, &x, 4);
   return (u16)((b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
+
+// dp4a.atype.btype: "Four-way byte dot product which is accumulated in 32-bit result": for each byte, va = the
+// byte of a, sign- or zero-extended to 32 bits by atype; d += va * vb.
+static inline int dp4a(bool is_signed, int a, int b, int c) {
+  unsigned d = (unsigned)c;
+  for (int i = 0; i < 4; ++i) {
+    const unsigned byte = (unsigned)a >> 8 * i & 255;
+    const int va = is_signed ? (int)(byte ^ 128) - 128 : (int)byte;
+    const int vb = (int)(((unsigned)b >> 8 * i & 255) ^ 128) - 128;
+    d += (unsigned)(va * vb);
+  }
+  return (int)d;
+}
+static inline int dp4a_s8(int a, int b, int c) { return dp4a(true, a, b, c); }
+static inline int dp4a_u8(int a, int b, int c) { return dp4a(false, a, b, c); }
 
 // --- groups
 
