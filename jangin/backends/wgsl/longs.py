@@ -162,11 +162,6 @@ class Longs(Writer):
             return self._made(text, min(ends), max(ends), True, again)
         if op in _BITS:
             return self._made(text, *FITS, exact, again)
-        if a >= 0 and 0 < c == d and not c & (c - 1):
-            text = {
-                "div": f"{left} >> {c.bit_length() - 1}u", "udiv": f"{left} >> {c.bit_length() - 1}u",
-                "rem": f"{left} & {c - 1}", "urem": f"{left} & {c - 1}",
-            }.get(op, text)  # fmt: skip
         if op == "shr":
             return self._made(f"{left} >> u32({y.ref})", min(a, 0), max(b, 0), exact, again)
         if op in ("rem", "urem"):
