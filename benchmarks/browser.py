@@ -4,19 +4,19 @@
     python benchmarks/browser.py --ort FOLDER/node_modules/onnxruntime-web/dist [--models minilm] [--keep]
 
 Each engine first loads a model in a browser of its own, with an empty profile. `first result` is the time
-from the import of the engine to the end of the first run. `processor` is the processor time of the whole
-browser in that time. "With WebAssembly" is a package that computes by WebAssembly until its shaders are
-compiled. Then one page loads both engines and runs them in turns.
+from the import of the engine to the end of the first run. `memory` is what the browser's processes then hold,
+and memory that they share counts once. "With WebAssembly" is a package that computes by WebAssembly until its
+shaders are compiled. Then one page loads both engines and runs them in turns.
 
 Chromium runs WebGPU on the processor here (SwiftShader), so the figures say nothing of a graphics processor.
-`--keep` writes benchmarks/results/browser.json. benchmarks/make_models.py makes the models.
+`--keep` writes benchmarks/results/browser.json. benchmarks/make_models.py makes the models. What is measured
+stays in `--folder`, and the next call goes on there. `--one` measures one thing more, if anything is left.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import queue
 import shutil
 import subprocess
@@ -29,12 +29,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from catalogue import CATALOGUE, Model
+from catalogue import BRIEF, CATALOGUE, Model
 from sections import Section, Table
 
 import jangin
 
-MODELS = ("squeezenet1_1", "mobilenetv2", "minilm", "whisper_encoder", "yolov3_tiny")
+ALL = {**CATALOGUE, **BRIEF}
+MODELS = ("squeezenet1_1", "mobilenetv2", "minilm", "whisper_encoder_3s", "yolov3_tiny")
 ENGINES = ("Jangin", "onnxruntime-web")
 BEGUN = (*ENGINES, "with WebAssembly")
 """The ways whose first result is timed."""
@@ -116,8 +117,8 @@ class _Files(SimpleHTTPRequestHandler):
         pass
 
 
-def browsed(folder: Path) -> tuple[dict[str, Any], float]:
-    """Return what a folder's page says in a new browser, and the processor seconds of the browser.
+def browsed(folder: Path) -> dict[str, Any]:
+    """Return what a folder's page says in a new browser, with the bytes that the browser holds then.
 
     Raises RuntimeError with the page's error."""
     with (
@@ -130,14 +131,14 @@ def browsed(folder: Path) -> tuple[dict[str, Any], float]:
         browser = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             said = _Files.answers.get(timeout=LIMIT)
-            spent = sum(map(_processor, [browser.pid, *_descendants(browser.pid)]))
+            said["memory"] = sum(map(_held, [browser.pid, *_descendants(browser.pid)]))
         finally:
             browser.terminate()
             browser.wait(30)
             serving.shutdown()
     if "error" in said:
         raise RuntimeError(said["error"])
-    return said, spent
+    return said
 
 
 def _descendants(pid: int) -> list[int]:
@@ -149,15 +150,19 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
-def _processor(pid: int) -> float:
-    """Return the processor seconds that a process used (Linux)."""
-    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
+def _held(pid: int) -> int:
+    """Return the bytes that a process holds (Linux). Of shared memory it has its share."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:  # it has ended
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
 def packed(model: Model, folder: Path, ort: Path) -> None:
     """Write a page's files: the model for both engines, and random inputs."""
     sizes = dict(model.sizes) or None
+    folder.mkdir(parents=True, exist_ok=True)
     jangin.emit(model.path, "web", "webgpu+wasm32", sizes, name="model").save(folder, force=True)
     shutil.copy(model.path, folder / "model.onnx")
     (folder / "ort").symlink_to(ort.resolve())
@@ -172,7 +177,7 @@ def packed(model: Model, folder: Path, ort: Path) -> None:
     (folder / "asked.json").write_text(json.dumps({"inputs": listed, "engines": [], "turns": 0}))
 
 
-def ask(folder: Path, engines: Sequence[str], turns: int) -> tuple[dict[str, Any], float]:
+def ask(folder: Path, engines: Sequence[str], turns: int) -> dict[str, Any]:
     """Run engines in turns in one page."""
     path = folder / "asked.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "engines": list(engines), "turns": turns}))
@@ -189,43 +194,71 @@ def distance(said: Mapping[str, Any]) -> float:
     return worst
 
 
-def measured(model: Model, ort: Path, turns: int) -> list[str]:
-    """Return a model's row."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        packed(model, folder, ort)
-        first = {engine: ask(folder, [engine], 0) for engine in BEGUN}
-        said, _ = ask(folder, ENGINES, turns)
-    times = [float(np.median(said[engine]["times"])) for engine in ENGINES]
-    began = [first[engine][0][engine]["first"] / 1e3 for engine in BEGUN]
-    spent = [first[engine][1] for engine in BEGUN]
-    return [
-        model.title, *(f"{t:.0f} ms" for t in times), f"{times[1] / times[0]:.2f}×",
-        *(f"{t:.1f} s" for t in began), *(f"{t:.1f} s" for t in spent[:2]), f"{distance(said):.0e}",
-    ]  # fmt: skip
+class Measuring:
+    """The measurements of a model, which are kept in a folder. `left` names those that are missing."""
+
+    def __init__(self, model: Model, folder: Path, ort: Path, turns: int) -> None:
+        self.model, self.folder, self.turns = model, folder, turns
+        if not (folder / "asked.json").exists():
+            packed(model, folder, ort)
+        self.path = folder / "said.json"
+        self.said: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
+        self.left = [name for name in (*BEGUN, "turns") if name not in self.said]
+
+    def measure(self) -> None:
+        """Make the next measurement, and keep it."""
+        name = self.left.pop(0)
+        found = ask(self.folder, ENGINES, self.turns) if name == "turns" else ask(self.folder, [name], 0)
+        self.said[name] = {**found, "far": distance(found)} if name == "turns" else found
+        self.path.write_text(json.dumps(self.said))
+
+    def row(self) -> list[str]:
+        turns = self.said["turns"]
+        times = [float(np.median(turns[engine]["times"])) for engine in ENGINES]
+        began = [self.said[engine][engine]["first"] / 1e3 for engine in BEGUN]
+        held = [self.said[engine]["memory"] / 1e6 for engine in ENGINES]
+        return [
+            self.model.title, *(f"{t:.0f} ms" for t in times), f"{times[1] / times[0]:.2f}×",
+            *(f"{t:.1f} s" for t in began[:2]), f"{began[1] / began[0]:.2f}×", f"{began[2]:.1f} s",
+            *(f"{m:.0f} MB" for m in held), f"{turns['far']:.0e}",
+        ]  # fmt: skip
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+def arguments() -> argparse.Namespace:
+    kind = argparse.RawTextHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
     parser.add_argument("--ort", type=Path, required=True, help="the folder `dist` of onnxruntime-web")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--turns", type=int, default=10)
+    parser.add_argument("--folder", type=Path, help="keep measurements here, and go on with them")
+    parser.add_argument("--one", action="store_true", help="measure one thing more")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/browser.json")
-    args = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = arguments()
     version = json.loads((args.ort.parent / "package.json").read_text())["version"]
     columns = [
-        "model", "Jangin", "onnxruntime-web", "", "first result", "theirs", "with WebAssembly",
-        "processor", "theirs", "difference",
+        "model", "Jangin", "onnxruntime-web", "", "first result", "theirs", "", "with WebAssembly",
+        "memory", "theirs", "difference",
     ]  # fmt: skip
-    rows = []
-    for name in args.models.split(","):
-        rows.append(measured(CATALOGUE[name], args.ort, args.turns))
-        print(" | ".join(rows[-1]), flush=True)
+    rows, turns = [], []
+    with tempfile.TemporaryDirectory() as own:
+        for name in args.models.split(","):
+            found = Measuring(ALL[name], (args.folder or Path(own)) / name, args.ort, args.turns)
+            while found.left:
+                found.measure()
+                if args.one:
+                    return
+            rows.append(found.row())
+            turns.append(len(found.said["turns"][ENGINES[0]]["times"]))
+            print(" | ".join(rows[-1]), flush=True)
     if args.keep:
         told = (
             "`python benchmarks/browser.py` in headless Chromium on SwiftShader, which runs WebGPU on the "
             f"processor. The peer is onnxruntime-web {version} (WebGPU provider), in turns in one page "
-            f"(medians of {args.turns}):"
+            f"(medians of {min(turns)} to {max(turns)}):"
         )
         Section("In the browser, by WebGPU", [told, Table(columns, rows)]).save("browser")
 

@@ -101,6 +101,8 @@ QUANTIZED = (
     "inceptionv3", "bert_base", "minilm",
 )  # fmt: skip
 """The models that are also measured in int8."""
+BRIEF = {"whisper_encoder_3s": Model("Whisper tiny, encoder, 3 s", "whisper_encoder_3s")}
+"""Small sizes of networks, for engines that take minutes for the catalogue's."""
 DYNAMIC = ("bert_base", "minilm")
 """The models that are quantized dynamically too, because products take most of their time."""
 HALVES = ("float16", "bfloat16")

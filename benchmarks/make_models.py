@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from catalogue import CATALOGUE, MODELS, ROOT, program
+from catalogue import BRIEF, CATALOGUE, MODELS, ROOT, program
 from networks import Logits, Named, Positional, Recurrent, YoloTiny
 from sequences import (
     Conformer,
@@ -255,14 +255,20 @@ def detector(path: Path) -> None:
     onnx.save(model, path)
 
 
-def encoder(path: Path) -> None:
-    from transformers import WhisperConfig, WhisperModel
+def encoder(frames: int) -> Callable[[Path], None]:
+    """Return a writer of Whisper's encoder for sounds of `frames` hundredths of a second."""
 
-    config = WhisperConfig(
-        attn_implementation="eager", d_model=384, encoder_layers=4, encoder_attention_heads=6,
-        encoder_ffn_dim=1536, decoder_layers=1,
-    )  # fmt: skip
-    trace(Named(WhisperModel(config).get_encoder(), "last_hidden_state"), (torch.rand(1, 80, 3000),), path)
+    def make(path: Path) -> None:
+        from transformers import WhisperConfig, WhisperModel
+
+        config = WhisperConfig(
+            attn_implementation="eager", d_model=384, encoder_layers=4, encoder_attention_heads=6,
+            encoder_ffn_dim=1536, decoder_layers=1, max_source_positions=frames // 2,
+        )  # fmt: skip
+        model = Named(WhisperModel(config).get_encoder(), "last_hidden_state")
+        trace(model, (torch.rand(1, 80, frames),), path)
+
+    return make
 
 
 def deeplab(path: Path) -> None:
@@ -350,7 +356,8 @@ MAKERS: Mapping[str, Callable[[Path], None]] = {
     "style": traced(StyleTransfer, 1, 3, 224, 224),
     "vocoder": traced(Vocoder, 1, 80, 60),
     "conformer": traced(Conformer, 1, 400, 80),
-    "whisper_encoder": encoder,
+    "whisper_encoder": encoder(3000),
+    "whisper_encoder_3s": encoder(300),
     "t5_encoder": library("T5EncoderModel", "T5Config", (1, 128), "last_hidden_state"),
     "llama_step": llama_step,
     "distilbert": library("DistilBertModel", "DistilBertConfig", (32, 32), "last_hidden_state"),
@@ -361,7 +368,7 @@ MAKERS: Mapping[str, Callable[[Path], None]] = {
     "trees": trees,
     "autoencoder": traced(Autoencoder, 64, 1, 28, 28),
 }
-assert MAKERS.keys() == {model.file for model in CATALOGUE.values()}
+assert MAKERS.keys() == {model.file for model in {**CATALOGUE, **BRIEF}.values()}
 
 
 def write_golden(path: Path) -> None:

@@ -23,8 +23,8 @@ from jangin.bench.engine import Engine, Job
 from jangin.ir.graph import Array
 
 
-def ncnn(job: Job) -> Engine:
-    """Return ncnn with a model converted by `pnnx`."""
+def ncnn(job: Job, *, vulkan: bool = False) -> Engine:
+    """Return ncnn with a model converted by `pnnx`, on the processor or on Vulkan's first device."""
     import ncnn as library
 
     converter = find_spec("pnnx")
@@ -35,6 +35,7 @@ def ncnn(job: Job) -> Engine:
     start = time.perf_counter()
     net = library.Net()
     net.opt.num_threads = job.threads
+    net.opt.use_vulkan_compute = vulkan
     net.opt.use_fp16_packed = net.opt.use_fp16_storage = net.opt.use_fp16_arithmetic = False
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
