@@ -287,6 +287,7 @@ class Model {
     try {
       await staging.mapAsync(GPUMapMode.READ);
     } catch (error) {
+      if (error.name === "AbortError") await this.device.lost;  // nobody else unmaps the buffer
       staging.destroy();
       throw new Error(`<NAME> can't be run: ${this.lost === null ? error.message : `the device is lost (${this.lost}); load the model again`}`);
     }
