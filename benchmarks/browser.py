@@ -9,8 +9,8 @@ and memory that they share counts once. "With WebAssembly" is a package that com
 shaders are compiled. Then one page loads both engines and runs them in turns.
 
 Chromium runs WebGPU on the processor here (SwiftShader), so the figures say nothing of a graphics processor.
-`--keep` writes benchmarks/results/browser.json. benchmarks/make_models.py makes the models. What is measured
-stays in `--folder`, and the next call goes on there. `--one` measures one thing more, if anything is left.
+`--keep` writes benchmarks/results/browser.json. benchmarks/make_models.py makes the models. Measurements
+stay in `--folder`, and the next call goes on there. `--one` measures one thing more, if anything is left.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _held(pid: int) -> int:
-    """Return the bytes that a process holds (Linux). Of shared memory it has its share."""
+    """Return the bytes that a process holds (Linux). Its share of shared memory counts."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:  # it has ended
