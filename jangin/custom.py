@@ -61,8 +61,8 @@ def operator(
     A single gradient needs no tuple. `gradients` has one tensor for each result."""
 
     def decorate(lower: Callable[..., Any]) -> CustomOperator:
-        made = lower if gradient is None else partial(_recorded, lower, gradient)
-        return CustomOperator(domain, name, made)
+        lowering = lower if gradient is None else partial(_recorded, lower, gradient)
+        return CustomOperator(domain, name, lowering)
 
     return decorate
 
@@ -73,14 +73,14 @@ def _recorded(
     """Lower an operator, and remember in the builder that it has a gradient of its own."""
     from jangin.ops.values import OwnGradient  # running a compiled model doesn't need it
 
-    given = tuple(None if x is None else b.materialize(x) for x in inputs)
-    found = lower(b, *given, **attrs)
-    results = tuple(map(b.materialize, found if isinstance(found, tuple) else (found,)))
-    names = {x.name for x in given if x is not None}
+    tensors = tuple(None if x is None else b.materialize(x) for x in inputs)
+    lowered = lower(b, *tensors, **attrs)
+    results = tuple(map(b.materialize, lowered if isinstance(lowered, tuple) else (lowered,)))
+    names = {x.name for x in tensors if x is not None}
     if same := [r for r in results if r.name in names or r.name in b.constants]:
         raise CompileError(f"a result with a gradient of its own is an input or a constant: {same[0]}")
-    b.own_gradients.append(OwnGradient(given, results, partial(gradient, **attrs)))
-    return results if isinstance(found, tuple) else results[0]
+    b.own_gradients.append(OwnGradient(tensors, results, partial(gradient, **attrs)))
+    return results if isinstance(lowered, tuple) else results[0]
 
 
 def hosted(name: str, domain: str, infer: Infer) -> Callable[[Callable[..., Any]], CustomOperator]:

@@ -25,7 +25,7 @@ def binding() -> Any:
         import llvmlite
         import llvmlite.binding as llvm
 
-        found = tuple(llvm.llvm_version_info)
+        version = tuple(llvm.llvm_version_info)
     except ModuleNotFoundError as error:
         if error.name != "llvmlite":
             raise
@@ -37,8 +37,8 @@ def binding() -> Any:
             f"llvmlite, which makes the code for processors, can't be loaded ({error}): install it anew, "
             f'python -m pip install --force-reinstall "{LLVMLITE}"'
         ) from None
-    if found[0] < OLDEST:
-        has, needs = ".".join(map(str, found)), f"LLVM {OLDEST} or later"
+    if version[0] < OLDEST:
+        has, needs = ".".join(map(str, version)), f"LLVM {OLDEST} or later"
         raise LlvmError(
             f"llvmlite {llvmlite.__version__} brings LLVM {has}, and Jangin needs {needs}: {install}"
         )

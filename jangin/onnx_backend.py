@@ -44,8 +44,8 @@ class JanginRep(BackendRep):  # type: ignore[misc]
         if isinstance(inputs, Mapping):
             feeds = dict(inputs)
         else:
-            given = inputs if isinstance(inputs, (list, tuple)) else [inputs]
-            feeds = dict(zip(self.inputs, given, strict=True))
+            values = inputs if isinstance(inputs, (list, tuple)) else [inputs]
+            feeds = dict(zip(self.inputs, values, strict=True))
         exe = self.exe or specialised(self._compile, self.model, feeds)
         results = exe.run({i.name: _given(feeds[i.name], i) for i in exe.inputs})
         kind = namedtupledict("Outputs", self.outputs)

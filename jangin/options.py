@@ -224,10 +224,10 @@ class Options:
         if "target" in changes:
             changes["asked"] = changes.pop("target")
         refuse_unknown("Options", changes, ABOUT)
-        made = Options.__new__(Options)
+        options = Options.__new__(Options)
         resolved = {} if "asked" in changes else {n: v for n, v in self.__dict__.items() if n == "target"}
-        made._set({**self.values, **resolved, **changes})
-        return made
+        options._set({**self.values, **resolved, **changes})
+        return options
 
     @property
     def values(self) -> dict[str, Any]:
@@ -337,9 +337,13 @@ def _shown(door: Callable[..., Any], names: Sequence[str]) -> Callable[..., Any]
     code = door.__code__
     first = code.co_varnames[: code.co_argcount]
     rest = (*code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount], *names)
-    made: dict[str, Any] = {}
-    exec(f"def {door.__name__}({', '.join((*first, '*', *rest))}): ...", {"__name__": door.__module__}, made)
-    shown: Callable[..., Any] = made[door.__name__]
+    namespace: dict[str, Any] = {}
+    exec(
+        f"def {door.__name__}({', '.join((*first, '*', *rest))}): ...",
+        {"__name__": door.__module__},
+        namespace,
+    )
+    shown: Callable[..., Any] = namespace[door.__name__]
     shown.__code__ = shown.__code__.replace(co_filename=code.co_filename, co_firstlineno=code.co_firstlineno)
     shown.__defaults__ = door.__defaults__
     shown.__kwdefaults__ = {**(door.__kwdefaults__ or {}), **{n: ABOUT[n].default for n in names}}

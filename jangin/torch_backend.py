@@ -59,22 +59,22 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
 
     if not torch.is_grad_enabled():
         keep_attention(graph)
-    made: Callable[..., Any] = aot_autograd(
+    compiler: Callable[..., Any] = aot_autograd(
         fw_compiler=training, bw_compiler=training, inference_compiler=inference,
         partition_fn=min_cut_rematerialization_partition, decompositions=training_table(),
     )(graph, inputs)  # fmt: skip
     for part in parts:
         part.settle(inputs)
-    return made
+    return compiler
 
 
 def _options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `jangin.compile`. Raises TypeError for an unknown one, ValueError for a wrong
     value, and LoadError for a target that this machine can't run. Graphs aren't left to PyTorch for these."""
     refuse_unknown("torch.compile", given, ("target", "threads", *Given.__annotations__))
-    found = {"threads": torch.get_num_threads(), **given}
-    confirm(Options(found.get("target"), None, **{n: v for n, v in found.items() if n != "target"}))
-    return found
+    options = {"threads": torch.get_num_threads(), **given}
+    confirm(Options(options.get("target"), None, **{n: v for n, v in options.items() if n != "target"}))
+    return options
 
 
 def _say_once(what: str, error: object) -> None:
@@ -115,8 +115,8 @@ def _takes_fraction(user: torch.fx.Node, fraction: torch.fx.Node) -> bool:
         numbers = torch.SymFloat, torch.SymInt, torch.SymBool
         return user.op == "output" or isinstance(user.meta.get("val"), numbers)
     names = [a.name for a in user.target._schema.arguments]
-    given = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
-    used = {name for name, value in given.items() if value is fraction}
+    arguments = {**dict(zip(names, user.args, strict=False)), **user.kwargs}
+    used = {name for name, value in arguments.items() if value is fraction}
     taken = OPERANDS if torch.Tag.pointwise in user.target.tags else FILLS.get(user.target, ())
     return bool(used) and used <= {*taken}
 
@@ -189,21 +189,21 @@ class _Compiled:
             if addresses != self.addresses or [args[i]._version for i in self.counted] != self.versions:
                 self._compile_or_part(args)
         if self.torch is not None:
-            made = [*self.torch(*args)]
+            outputs = [*self.torch(*args)]
             args.clear()
-            return made
-        made = list(self.run([*(args[i] for i in self.wanted), *map(number_tensor, self.numbers(args))]))
+            return outputs
+        outputs = list(self.run([*(args[i] for i in self.wanted), *map(number_tensor, self.numbers(args))]))
         if self.views is not None:
-            made = list(self.views.make(*(args[i] for i in self.views.inputs), *made))
+            outputs = list(self.views.make(*(args[i] for i in self.views.inputs), *outputs))
         args.clear()
-        return made
+        return outputs
 
     def _takes(self, args: Sequence[Any]) -> bool:
         """Tell if the constants are known before the first call."""
         if self.static and len(args) != len(self.inputs):
             return False
-        found = (args[i] for i in self.static)
-        return all(isinstance(a, torch.Tensor) and not isinstance(a, FakeTensor) for a in found)
+        arrays = (args[i] for i in self.static)
+        return all(isinstance(a, torch.Tensor) and not isinstance(a, FakeTensor) for a in arrays)
 
     def _compile_or_part(self, args: Sequence[Any]) -> None:
         """Compile the graph, or the parts between nodes that can't be compiled."""
@@ -233,17 +233,19 @@ class _Compiled:
             if not is_mask(node):
                 _say_once(str(node.target), problem)
         held = self._held(args)
-        found: list[tuple[_Compiled, list[Any]]] = []
+        parts: list[tuple[_Compiled, list[Any]]] = []
 
         def compiled(part: torch.fx.GraphModule, places: Mapping[int, str]) -> _Compiled:
             static = [i for i, name in places.items() if name in held]
-            made = _Compiled(part, static, self.options)
-            found.append((made, [held.get(places.get(i, "")) for i in range(len(made.inputs))]))
-            return made
+            compiled_part = _Compiled(part, static, self.options)
+            parts.append(
+                (compiled_part, [held.get(places.get(i, "")) for i in range(len(compiled_part.inputs))])
+            )
+            return compiled_part
 
         self.torch = split(self.whole, without, compiled).forward
-        for part, given in found:
-            part.settle(given)
+        for part, held_values in parts:
+            part.settle(held_values)
 
     def _compile(self, args: Sequence[Any]) -> None:
         if not self.parted:
@@ -264,24 +266,24 @@ class _Compiled:
             return lambda _: (), [], lambda _: []
         self.sizes = Sizes({}, {}, self.env)
         traced = traced_graph(self.graph.graph, held, self.sizes)
-        given = numbers(traced.given, self.inputs)
+        own_numbers = numbers(traced.given, self.inputs)
         executable = jangin.compile(traced.model, **self.options)
         places = {node.name: i for i, node in enumerate(self.inputs)}
         taken = executable.inputs[: len(executable.inputs) - len(traced.given)]
-        return on_tensors(executable), [places[i.name] for i in taken], given
+        return on_tensors(executable), [places[i.name] for i in taken], own_numbers
 
 
 def _marked(env: Any) -> set[Any]:
     """Return the symbols of sizes that must not become constants, such as those of `mark_dynamic`."""
-    found: set[Any] = set()
+    symbols: set[Any] = set()
     for tracked in getattr(env, "tracked_fakes", None) or ():
         limits = getattr(tracked.symbolic_context, "constraint_sizes", None) or ()
         sizes = getattr(tracked.fake, "shape", ())
         for size, limit in zip(sizes, limits, strict=False):
             strict = limit is not None and not getattr(limit, "warn_only", False)
             if strict and isinstance(size, torch.SymInt):
-                found |= size.node.expr.free_symbols
-    return found
+                symbols |= size.node.expr.free_symbols
+    return symbols
 
 
 def _sizes(node: torch.fx.Node) -> list[torch.SymInt]:

@@ -73,12 +73,12 @@ class Api:
             return
         place = w.variable(f"{model.prefix}_weights_at")
         self.weights = place
-        with w.define(self.functions["use_weights"]) as given:
-            w.refuse(w.compare("eq", given["weights"], NULL), NULL_POINTER)
-            w.refuse(w.compare("ne", given["bytes"], i64(model.weights.bytes)), NO_WEIGHTS)
-            rest = w.arithmetic("and", w.number_of(given["weights"]), i64(ALIGN - 1))
+        with w.define(self.functions["use_weights"]) as params:
+            w.refuse(w.compare("eq", params["weights"], NULL), NULL_POINTER)
+            w.refuse(w.compare("ne", params["bytes"], i64(model.weights.bytes)), NO_WEIGHTS)
+            rest = w.arithmetic("and", w.number_of(params["weights"]), i64(ALIGN - 1))
             w.refuse(w.compare("ne", rest, i64(0)), NO_WEIGHTS)
-            w.store(place, i64(0), given["weights"])
+            w.store(place, i64(0), params["weights"])
             w.ret(i32(0))
 
     def _weights_at(self) -> Value:
@@ -86,9 +86,9 @@ class Api:
         if not self.model.beside:
             return self.weights
         w = self.w
-        found = w.element(self.weights, 0)
-        w.refuse(w.compare("eq", found, NULL), NO_WEIGHTS)
-        return found
+        address = w.element(self.weights, 0)
+        w.refuse(w.compare("eq", address, NULL), NO_WEIGHTS)
+        return address
 
     # --- sizes
 
@@ -110,8 +110,8 @@ class Api:
     def _check(self, number: int, part: Part) -> None:
         """Write the function that returns 0 if sizes fit a part, else an error code."""
         w, plan = self.w, part.plan
-        with w.define(self.check_of(number), "internal") as given:
-            sizes = given["sizes"]
+        with w.define(self.check_of(number), "internal") as params:
+            sizes = params["sizes"]
             if self.model.symbols:
                 w.refuse(w.compare("eq", sizes, NULL), NULL_POINTER)
             for n, name in enumerate(self.model.symbols):
@@ -156,9 +156,9 @@ class Api:
 
     def _arena(self, number: int, part: Part) -> None:
         w = self.w
-        with w.define(self.arena_of(number), "internal") as given:
-            self._symbols(part, given["sizes"])
-            w.ret(self._needed(part, given["threads"]))
+        with w.define(self.arena_of(number), "internal") as params:
+            self._symbols(part, params["sizes"])
+            w.ret(self._needed(part, params["threads"]))
 
     def _needed(self, part: Part, threads: Value) -> Value:
         """Return the bytes of working memory that a run needs, if they begin at a multiple of ALIGN."""
@@ -176,21 +176,21 @@ class Api:
         """Write the functions that return a tensor's shape and bytes. Outputs are numbered after inputs."""
         w = self.w
         tensors = (*self.model.inputs, *self.model.outputs)
-        with w.define(self.shape_of(number), "internal") as given:
-            self._symbols(part, given["sizes"])
+        with w.define(self.shape_of(number), "internal") as params:
+            self._symbols(part, params["sizes"])
             for n, tensor in enumerate(tensors):
                 shape = tensor.shapes[number]
-                with w.when(w.compare("eq", given["index"], i32(n))):
-                    with w.when(w.compare("eq", given["shape"], NULL)):
+                with w.when(w.compare("eq", params["index"], i32(n))):
+                    with w.when(w.compare("eq", params["shape"], NULL)):
                         w.ret(i32(len(shape)))
                     for axis, dim in enumerate(shape):
-                        w.store(given["shape"], i64(axis), w.value(dim))
+                        w.store(params["shape"], i64(axis), w.value(dim))
                     w.ret(i32(len(shape)))
             w.ret(i32(BAD_INDEX))
-        with w.define(self.bytes_of(number), "internal") as given:
-            self._symbols(part, given["sizes"])
+        with w.define(self.bytes_of(number), "internal") as params:
+            self._symbols(part, params["sizes"])
             for n, tensor in enumerate(tensors):
-                with w.when(w.compare("eq", given["index"], i32(n))):
+                with w.when(w.compare("eq", params["index"], i32(n))):
                     w.ret(w.value(_bytes(tensor, number)))
             w.ret(i64(BAD_INDEX))
 
@@ -204,17 +204,17 @@ class Api:
 
     def _run(self, number: int, part: Part) -> None:
         w, plan = self.w, part.plan
-        with w.define(self.run_of(number), "internal") as given:
-            self._symbols(part, given["sizes"])
-            address = w.number_of(given["arena"])
+        with w.define(self.run_of(number), "internal") as params:
+            self._symbols(part, params["sizes"])
+            address = w.number_of(params["arena"])
             skipped = w.arithmetic("and", w.arithmetic("sub", i64(0), address), i64(ALIGN - 1))
-            used = w.arithmetic("add", self._needed(part, given["threads"]), skipped)
-            w.refuse(w.compare("lt", given["arena_bytes"], used), SMALL_ARENA)
-            arena = w.at(given["arena"], skipped)
-            pointer = self._pointers(part, number, given, arena, self._weights_at())
+            used = w.arithmetic("add", self._needed(part, params["threads"]), skipped)
+            w.refuse(w.compare("lt", params["arena_bytes"], used), SMALL_ARENA)
+            arena = w.at(params["arena"], skipped)
+            pointer = self._pointers(part, number, params, arena, self._weights_at())
             args, sizes = arrays(w, plan.launches)
             scratch = w.at(arena, w.value(part.memory.arena))
-            stride, threads = w.value(part.memory.stride), w.convert("i64", given["threads"])
+            stride, threads = w.value(part.memory.stride), w.convert("i64", params["threads"])
 
             def threads_for(grain: Value) -> Value:
                 return w.select(w.compare("eq", grain, i64(0)), i64(1), threads)
@@ -225,8 +225,8 @@ class Api:
                 )
 
             def rounds(kernel: Value, tasks: Value, grain: Value, count: Value, at: Value) -> None:
-                given = (kernel, args, sizes, tasks, grain, scratch, stride, threads_for(grain))
-                w.call(self.sharing.rounds, *given, count, at)
+                operands = (kernel, args, sizes, tasks, grain, scratch, stride, threads_for(grain))
+                w.call(self.sharing.rounds, *operands, count, at)
 
             launches = Launches(w, pointer, args, sizes, scratch, share, rounds)
             for launch in plan.launches[: plan.tested]:
@@ -240,7 +240,7 @@ class Api:
                 buffer = plan.buffer(name)
                 if name not in plan.updates and (buffer.kind != "output" or plan.outputs.index(name) != n):
                     count = w.value(buffer_bytes(buffer))
-                    w.copy(w.element(given["outputs"], n), pointer(name), count)
+                    w.copy(w.element(params["outputs"], n), pointer(name), count)
             w.ret(i32(0))
 
     def _pointers(
@@ -255,9 +255,9 @@ class Api:
             for n, name in enumerate(names):
                 if name in plan.updates:
                     continue
-                found = w.element(given[ends], n)
-                w.refuse(w.compare("eq", found, NULL), NULL_POINTER)
-                known.setdefault(name, found)
+                address = w.element(given[ends], n)
+                w.refuse(w.compare("eq", address, NULL), NULL_POINTER)
+                known.setdefault(name, address)
         buffers = {b.name: b for b in plan.buffers}
 
         def pointer(name: str) -> Value:
@@ -277,23 +277,23 @@ class Api:
     def _entries(self) -> None:
         w, inputs = self.w, len(self.model.inputs)
         self._run_entry()
-        with w.define(self.functions["arena_bytes"]) as given:
-            self._refuse_threads(given["threads"])
-            self._by_part(self.arena_of, given["sizes"], *given.values(), more=ALIGN - 1)
+        with w.define(self.functions["arena_bytes"]) as params:
+            self._refuse_threads(params["threads"])
+            self._by_part(self.arena_of, params["sizes"], *params.values(), more=ALIGN - 1)
         for kind, first, count in (("input", 0, inputs), ("output", inputs, len(self.model.outputs))):
             for what, of in (("shape", self.shape_of), ("bytes", self.bytes_of)):
-                with w.define(self.functions[f"{kind}_{what}"]) as given:
-                    self._refuse_index(given["index"], count)
-                    index = w.arithmetic("add", w.convert("i64", given["index"]), i64(first))
-                    others = [v for n, v in given.items() if n != "index"]
-                    self._by_part(of, given["sizes"], w.convert("i32", index), *others)
+                with w.define(self.functions[f"{kind}_{what}"]) as params:
+                    self._refuse_index(params["index"], count)
+                    index = w.arithmetic("add", w.convert("i64", params["index"]), i64(first))
+                    others = [v for n, v in params.items() if n != "index"]
+                    self._by_part(of, params["sizes"], w.convert("i32", index), *others)
 
     def _run_entry(self) -> None:
         w = self.w
-        with w.define(self.functions["run"]) as given:
-            self._refuse(given, "inputs", "outputs", "arena")
-            self._refuse_threads(given["threads"])
-            self._by_part(self.run_of, given["sizes"], *given.values())
+        with w.define(self.functions["run"]) as parameters:
+            self._refuse(parameters, "inputs", "outputs", "arena")
+            self._refuse_threads(parameters["threads"])
+            self._by_part(self.run_of, parameters["sizes"], *parameters.values())
 
     def _refuse(self, given: Mapping[str, Value], *names: str) -> None:
         """Write code that refuses those of a function's parameters that are null."""
@@ -322,8 +322,8 @@ class Api:
         for number in reversed(range(len(self.model.parts))):
             code = w.call(self.check_of(number), sizes)
             with w.when(w.compare("eq", code, i32(0))):
-                found = w.call(function(number), *given)
-                w.ret(w.arithmetic("add", found, i64(more)) if more else found)
+                result = w.call(function(number), *given)
+                w.ret(w.arithmetic("add", result, i64(more)) if more else result)
         assert code is not None
         w.ret(w.convert(type, code))
 
@@ -334,14 +334,14 @@ class Api:
         ends = {"input": model.inputs, "output": model.outputs}
         names: dict[str, Sequence[str]] = {k: [t.name for t in v] for k, v in ends.items()}
         self._same()
-        for kind, found in {**names, "size": model.symbols}.items():
+        for kind, texts in {**names, "size": model.symbols}.items():
             with w.define(self.functions[f"{kind}_count"]):
-                w.ret(i32(len(found)))
-            table = self._table(f"{kind}_name", found)
-            with w.define(self.functions[f"{kind}_index"]) as given:
-                w.refuse(w.compare("eq", given["name"], NULL), NULL_POINTER)
-                for n in range(len(found)):
-                    same = w.call(self.same, given["name"], w.element(table, n))
+                w.ret(i32(len(texts)))
+            table = self._table(f"{kind}_name", texts)
+            with w.define(self.functions[f"{kind}_index"]) as params:
+                w.refuse(w.compare("eq", params["name"], NULL), NULL_POINTER)
+                for n in range(len(texts)):
+                    same = w.call(self.same, params["name"], w.element(table, n))
                     w.refuse(w.compare("ne", same, i32(0)), n)
                 w.ret(i32(BAD_INDEX))
         for kind, tensors in ends.items():
@@ -355,9 +355,9 @@ class Api:
         quantized = [(n, t.quantization) for n, t in enumerate(tensors) if t.quantization is not None]
         words = [word for _, q in quantized for word in (int(np.float32(q.scale).view(np.int32)), q.zero)]
         table = w.numbers(f"{self.model.prefix}_{name}s", words) if words else NULL
-        with w.define(self.functions[name]) as given:
+        with w.define(self.functions[name]) as parameters:
             for at, (n, _) in enumerate(quantized):
-                with w.when(w.compare("eq", given["index"], i32(n))):
+                with w.when(w.compare("eq", parameters["index"], i32(n))):
                     w.ret(w.at(table, i64(8 * at)))
             w.ret(NULL)
 
@@ -383,8 +383,8 @@ class Api:
         the table of texts."""
         w = self.w
         table = w.strings(f"{self.model.prefix}_{name}s", [*texts] or [""])
-        with w.define(self.functions[name]) as given:
-            index = given["index"]
+        with w.define(self.functions[name]) as params:
+            index = params["index"]
             wrong = [w.compare("lt", index, i32(0)), w.compare("ge", index, i32(len(texts)))]
             with w.when(w.any_of(wrong)):
                 w.ret(NULL)
@@ -397,8 +397,8 @@ class Api:
         common = [self.errors[-n] for n in range(len(ERRORS))]
         own = [text for code, text in sorted(self.errors.items(), reverse=True) if code <= FIRST_OWN]
         table = w.strings(f"{p}_error_texts", [*common, *own, "no error of this model has this code"])
-        with w.define(self.functions["error_text"]) as given:
-            number = w.arithmetic("sub", i64(0), w.convert("i64", given["code"]))
+        with w.define(self.functions["error_text"]) as params:
+            number = w.arithmetic("sub", i64(0), w.convert("i64", params["code"]))
             later = w.arithmetic("sub", number, i64(-FIRST_OWN - len(common)))
             is_own = w.compare("ge", number, i64(-FIRST_OWN))
             at = w.select(is_own, later, number)
@@ -417,12 +417,12 @@ class Api:
     def _same(self) -> None:
         """Write the function that returns 1 if two texts are equal, else 0."""
         w = self.w
-        with w.define(self.same, "internal") as given:
+        with w.define(self.same, "internal") as params:
             number = w.local("i32", 1)
             w.store(number, i64(0), i32(0))
             with w.forever():
                 now = w.load("i32", number, i64(0))
-                a, b = (w.load("i8", given[n], w.convert("i64", now)) for n in ("a", "b"))
+                a, b = (w.load("i8", params[n], w.convert("i64", now)) for n in ("a", "b"))
                 w.refuse(w.compare("ne", a, b), 0)
                 w.refuse(w.compare("eq", a, Value("0", "i8")), 1)
                 self.sharing.increment(number, now)

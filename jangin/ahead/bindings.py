@@ -50,17 +50,19 @@ def functions(model: Model) -> list[tuple[CFunction, str]]:
 def _function(text: str) -> CFunction:
     head, params = text.rstrip(")").split("(")
     result, name = _split(head)
-    given = () if params == "void" else tuple(_split(p) for p in params.split(", "))
+    parameters = () if params == "void" else tuple(_split(p) for p in params.split(", "))
     return CFunction(
-        name, None if result.strip() == "void" else c_type(result), tuple((n, c_type(t)) for t, n in given)
+        name,
+        None if result.strip() == "void" else c_type(result),
+        tuple((n, c_type(t)) for t, n in parameters),
     )
 
 
 def _split(declared: str) -> tuple[str, str]:
     """Return the type and the name of a declaration."""
-    found = re.fullmatch(r"(.*?)(\w+)", declared)
-    assert found is not None, declared
-    return found[1], found[2]
+    match = re.fullmatch(r"(.*?)(\w+)", declared)
+    assert match is not None, declared
+    return match[1], match[2]
 
 
 def constants(model: Model) -> Iterator[tuple[str, str, int | float]]:
@@ -292,9 +294,9 @@ def rust_library(model: Model) -> str:
     lines += ["", 'extern "C" {']
     for f, doc in [*functions(model), (_function(PARALLEL.replace("{p}", p)), "")]:
         lines += [f"    /// {line}" for line in doc.splitlines()]
-        given = ", ".join(f"{_rust_name(n)}: {_rust_type(t)}" for n, t in f.params)
+        parameters = ", ".join(f"{_rust_name(n)}: {_rust_type(t)}" for n, t in f.params)
         lines.append(
-            f"    pub fn {f.name}({given}){'' if f.result is None else f' -> {_rust_type(f.result)}'};"
+            f"    pub fn {f.name}({parameters}){'' if f.result is None else f' -> {_rust_type(f.result)}'};"
         )
     return "\n".join([*lines, "}", ""])
 
@@ -338,9 +340,9 @@ def csharp_class(model: Model) -> str:
         lines.append(f"    public const {_SHARP[kind]} {name} = {number};")
     for f, doc in functions(model):
         lines += ["", *(f"    // {line}" for line in doc.splitlines())]
-        given = ", ".join(f"{_sharp_type(t)} @{n}" for n, t in f.params)
+        parameters = ", ".join(f"{_sharp_type(t)} @{n}" for n, t in f.params)
         result = "void" if f.result is None else _sharp_type(f.result)
-        lines.append(f"    [DllImport(Library)] public static extern {result} {f.name}({given});")
+        lines.append(f"    [DllImport(Library)] public static extern {result} {f.name}({parameters});")
     return "\n".join([*lines, *_SHARP_END.replace("<P>", p).splitlines(), ""])
 
 

@@ -137,11 +137,11 @@ def signatures(model: Model) -> dict[str, tuple[Signature, str]]:
     p, listed = model.prefix, FUNCTIONS if model.state is None else STATEFUL
     listed = listed if model.training is None else TRAINING
     loss = "" if model.training is None else model.training.loss_type
-    found = {
+    functions = {
         n: (Signature(text.replace("{p}", p).replace("{L}", loss)), doc) for n, (text, doc) in listed.items()
     }
     if not model.beside:
-        del found["use_weights"]
+        del functions["use_weights"]
     if model.training is not None and not model.training.infers:
-        del found["infer"]
-    return found
+        del functions["infer"]
+    return functions

@@ -47,21 +47,21 @@ def with_bytes(object: bytes, symbol: str, pieces: Sequence[Array]) -> bytes:
     size = struct.calcsize(form.section)
     sections = [list(struct.unpack_from(form.section, object, table + n * size)) for n in range(count)]
     total = sum(p.nbytes for p in pieces)
-    made = bytearray(object[:table])
-    _define(made, form, sections, symbol, count, total)
+    image = bytearray(object[:table])
+    _define(image, form, sections, symbol, count, total)
     start, length = sections[names][4:6]
-    sections[names][4:6] = [len(made), length + len(_SECTION)]
-    made += object[start : start + length] + _SECTION
-    made += bytes(-len(made) % ALIGN)
-    sections.append([length + 1, _PROGBITS, _ALLOCATED, 0, len(made), total, 0, 0, ALIGN, 0])
+    sections[names][4:6] = [len(image), length + len(_SECTION)]
+    image += object[start : start + length] + _SECTION
+    image += bytes(-len(image) % ALIGN)
+    sections.append([length + 1, _PROGBITS, _ALLOCATED, 0, len(image), total, 0, 0, ALIGN, 0])
     for piece in pieces:
-        made += piece.data
-    made += bytes(-len(made) % 8)
-    struct.pack_into(form.address, made, form.shoff, len(made))
-    struct.pack_into("<H", made, form.shnum, count + 1)
+        image += piece.data
+    image += bytes(-len(image) % 8)
+    struct.pack_into(form.address, image, form.shoff, len(image))
+    struct.pack_into("<H", image, form.shnum, count + 1)
     for section in sections:
-        made += struct.pack(form.section, *section)
-    return bytes(made)
+        image += struct.pack(form.section, *section)
+    return bytes(image)
 
 
 def _define(
@@ -87,8 +87,8 @@ def code_bytes(object: bytes) -> int:
     (table,) = struct.unpack_from(form.address, object, form.shoff)
     (count,) = struct.unpack_from("<H", object, form.shnum)
     size = struct.calcsize(form.section)
-    found = (struct.unpack_from(form.section, object, table + n * size) for n in range(count))
-    return sum(s[5] for s in found if s[2] & _ALLOCATED)
+    headers = (struct.unpack_from(form.section, object, table + n * size) for n in range(count))
+    return sum(s[5] for s in headers if s[2] & _ALLOCATED)
 
 
 def undefined(object: bytes) -> list[str]:

@@ -152,8 +152,8 @@ def model_by(
         plans = [*_plans(whole, kept, options, progress)]
     title = _title(model) or plans[0][0].name or "model"
     beside = lies_beside(options.target, kind, constants)
-    given = whole.metadata.get("quantization", {})
-    quantization = {n: Quantization(float(scale), int(zero)) for n, (scale, zero) in given.items()}
+    parameters = whole.metadata.get("quantization", {})
+    quantization = {n: Quantization(float(scale), int(zero)) for n, (scale, zero) in parameters.items()}
     return Model.of(title, identifier(name or title), options.target, plans, beside, kept, quantization)
 
 
@@ -168,13 +168,14 @@ def for_kind(options: Options, kind: str, constants: str) -> Options:
         raise ValueError(f"constants={constants!r} is unknown; known: {', '.join(CONSTANTS)}")
     if options.libraries != "never":
         raise ValueError(f"libraries={options.libraries!r}: what is emitted as {kind} calls no other library")
-    found = options.target
-    if kind not in found.outputs:
+    target = options.target
+    if kind not in target.outputs:
         raise ValueError(
-            f"no {kind!r} is made for {found.name}{origin(options.asked)}: {', '.join(found.outputs)} can be"
+            f"no {kind!r} is made for {target.name}{origin(options.asked)}: "
+            f"{', '.join(target.outputs)} can be"
         )
-    found = found.of_c if kind == "c" else found.emitted
-    return with_winners(options.but(target=found), 1)
+    target = target.of_c if kind == "c" else target.emitted
+    return with_winners(options.but(target=target), 1)
 
 
 def lies_beside(target: Target, kind: str, constants: str) -> bool:
@@ -186,9 +187,9 @@ def lies_beside(target: Target, kind: str, constants: str) -> bool:
 
 def emitted(model: Model, kind: str) -> Emitted:
     """Return the code of a model."""
-    files, made = _files(model, kind)
+    files, code_bytes = _files(model, kind)
     ram, at = model.typical_bytes()
-    return Emitted(model, files, made.code, ram, at, made.stack)
+    return Emitted(model, files, code_bytes.code, ram, at, code_bytes.stack)
 
 
 def _title(model: ModelSource) -> str:
@@ -203,11 +204,13 @@ def _with_fallback(
     """Emit a package for WebGPU, with the WebAssembly that its loader may use instead."""
     gpu, processor = parts
     name = name or _title(model) or "model"
-    made = emit_by(gpu, model, "web", name, constants, progress)
-    fallback = f"{made.model.prefix}_wasm"
+    package = emit_by(gpu, model, "web", name, constants, progress)
+    fallback = f"{package.model.prefix}_wasm"
     other = emit_by(processor, model, "shared", fallback, constants, progress)
     files = {n: content for n, content in other.files.items() if not n.endswith(".h")}
-    return Emitted(made.model, {**files, **web_files(made.model, fallback)}, other.code, made.ram, made.at)
+    return Emitted(
+        package.model, {**files, **web_files(package.model, fallback)}, other.code, package.ram, package.at
+    )
 
 
 def _plans(
@@ -240,8 +243,8 @@ def _files(model: Model, kind: str) -> tuple[dict[str, Content], Compiled]:
     if kind == "web":
         return web_files(model), Compiled()
     if is_wasm(model):
-        made, code = model_object(model)
-        module = {f"{p}.wasm": [wasm_module(model, made)], f"{p}.mjs": [loader(model).encode()]}
+        object_file, code = model_object(model)
+        module = {f"{p}.wasm": [wasm_module(model, object_file)], f"{p}.mjs": [loader(model).encode()]}
         return {**module, f"{p}.bin": model.weights.chunks()}, Compiled(code)
     known = compiled(model) if kind == "c" else Compiled()
     files: dict[str, Content] = {f"{p}.h": [header(model, known.stack).encode()]}
@@ -252,15 +255,15 @@ def _files(model: Model, kind: str) -> tuple[dict[str, Content], Compiled]:
         if model.has_threads:
             files[f"{p}_threads.c"] = [threads_source(model).encode()]
     else:
-        made, code = model_object(model)
+        object_file, code = model_object(model)
         known = Compiled(code)
         threads = threads_object(model) if model.has_threads else None
         if kind == "shared":
             files[system_of(model.target).library.format(p)] = [
-                shared_library(model, [made, *([threads] if threads else [])])
+                shared_library(model, [object_file, *([threads] if threads else [])])
             ]
         else:
-            files[f"{p}.o"] = [made]
+            files[f"{p}.o"] = [object_file]
             if threads is not None:
                 files[f"{p}_threads.o"] = [threads]
     if model.beside:

@@ -105,7 +105,7 @@ class Layer:
 def layers(plan: Plan, target: Target) -> list[Layer]:
     """Return the layers of a plan of known sizes, in the order of its launches."""
     buffers = {b.name: b for b in plan.buffers}
-    found = []
+    layers = []
     for n, launch in enumerate(plan.launches):
         args = {buffers[buffers[a].base or a] for a in launch.args}
         constants = [b for b in args if b.kind == "constant"]
@@ -119,10 +119,10 @@ def layers(plan: Plan, target: Target) -> list[Layer]:
         one = estimate(plan.kernels[launch.kernel], values, target)
         weights = sum(b.bytes or 0 for b in constants)
         floats = any(b.dtype.is_float and (b.bytes or 0) > HEAVY for b in constants)
-        found.append(
+        layers.append(
             Layer(str(launch.sources) or launch.kernel, weights, _covered(spans) + scratch, one, floats)
         )
-    return found
+    return layers
 
 
 def code_bytes(plan: Plan, found: Sequence[Layer]) -> int:

@@ -40,18 +40,22 @@ def shared_library(model: Model, objects: Sequence[bytes]) -> bytes:
         for path, data in zip(paths, objects, strict=True):
             with writing(path):
                 path.write_bytes(data)
-        made = Path(folder) / system.library.format(model.prefix)
+        library = Path(folder) / system.library.format(model.prefix)
         if system.elf:
             command = linker(model.target.triple)
-            named = ["-soname", made.name] if command[-1].endswith("ld.lld") else [f"-Wl,-soname,{made.name}"]
+            named = (
+                ["-soname", library.name]
+                if command[-1].endswith("ld.lld")
+                else [f"-Wl,-soname,{library.name}"]
+            )
             command += named
             if system is ANDROID:
                 paths += _android_libraries(model, command[:-2], paths, Path(folder))
                 command += PAGES
         else:
             command = _zig(model.target)
-        _run([*command, "-shared", "-o", str(made), *map(str, paths)])
-        return made.read_bytes()
+        _run([*command, "-shared", "-o", str(library), *map(str, paths)])
+        return library.read_bytes()
 
 
 def _run(command: Sequence[str]) -> None:
@@ -86,7 +90,7 @@ def _android_libraries(
             f"{', '.join(own)} come with the NDK's compiler: make an object file (--emit object) and link it "
             "by the NDK"
         )
-    found = []
+    stubs = []
     for library, names in (("libc.so", needed - MATHEMATICAL), ("libm.so", needed & MATHEMATICAL)):
         if not names:
             continue
@@ -94,8 +98,8 @@ def _android_libraries(
         path = folder / f"{library}.o"
         path.write_bytes(compile_modules([(library, text)], model.target))
         _run([*linker, "-shared", "-soname", library, "-o", str(folder / library), str(path)])
-        found.append(folder / library)
-    return found
+        stubs.append(folder / library)
+    return stubs
 
 
 def linker(triple: str) -> list[str]:

@@ -86,13 +86,13 @@ def _upwards(plan: Plan, buffers: list[PlanBuffer]) -> list[PlanBuffer]:
 def typical_sizes(plan: Plan) -> dict[Var, int]:
     """Return a typical size for each of a plan's symbols. It is the symbol's largest size if that is at most
     MOST. Otherwise it is TYPICAL, or the symbol's least size if that is larger."""
-    found: dict[Var, int] = {}
+    sizes: dict[Var, int] = {}
     for var, (low, high) in plan.symbols:
-        value = Evaluator(found)
+        value = Evaluator(sizes)
         least = 1 if low is None else value(low)
         most = None if high is None else value(high)
-        found[var] = max(least, TYPICAL) if most is None or most > MOST else most
-    return found
+        sizes[var] = max(least, TYPICAL) if most is None or most > MOST else most
+    return sizes
 
 
 def buffer_bytes(b: PlanBuffer) -> Expr:

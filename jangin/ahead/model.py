@@ -83,7 +83,7 @@ class Weights:
         known: dict[bytes, int] = {}
         arrays, places, end = [], [], 0
         for own in constants:
-            found = {}
+            offsets = {}
             for name, array in own.items():
                 flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
                 digest = hashlib.sha256(flat.data).digest()
@@ -91,8 +91,8 @@ class Weights:
                     known[digest] = end
                     arrays.append((end, flat))
                     end += -(-flat.nbytes // ALIGN) * ALIGN
-                found[name] = known[digest]
-            places.append(found)
+                offsets[name] = known[digest]
+            places.append(offsets)
         return cls(tuple(arrays), tuple(places), end)
 
     def chunks(self) -> list[Array]:
@@ -170,10 +170,10 @@ class Model:
         """The tensors whose addresses the caller gives, by the name of the struct that holds them."""
         if self.training is None:
             return {"inputs": self.inputs, "outputs": self.outputs}
-        found = {"batch": self._called([0], "given")}
+        structs = {"batch": self._called([0], "given")}
         if self.training.infers:
-            found |= {"inputs": self._called([-1], "given"), "outputs": self._called([-1], "made")}
-        return found
+            structs |= {"inputs": self._called([-1], "given"), "outputs": self._called([-1], "made")}
+        return structs
 
     def _called(self, numbers: Sequence[int], kind: str) -> tuple[Tensor, ...]:
         """Return the tensors whose addresses the caller gives, of parts by their numbers: those that are
@@ -205,15 +205,15 @@ class Model:
     def overlapping(self) -> dict[str, set[int]]:
         """For each kernel, by the name of its function, the numbers of the parameters that lie over others in
         some launch."""
-        found: dict[str, set[int]] = {}
+        numbers: dict[str, set[int]] = {}
         for part in self.parts:
             buffers = {b.name: b for b in part.plan.buffers}
             for launch in part.plan.launches:
                 args = [buffers[buffers[a].base or a] for a in launch.args]
                 for (n, a), (m, b) in combinations(enumerate(args), 2):
                     if a is not b and _meet(a, b):
-                        found.setdefault(launch.function, set()).update((n, m))
-        return found
+                        numbers.setdefault(launch.function, set()).update((n, m))
+        return numbers
 
     def memory_bytes(self, part: Part, sizes: Mapping[Var, int], threads: int = 1) -> int:
         """Return the bytes of arena and scratch memory that a run of a part needs, given sizes and
@@ -227,8 +227,8 @@ class Model:
     def typical_bytes(self) -> tuple[int, dict[str, int]]:
         """Return the most bytes of working memory that a run on one thread needs for typical sizes, and these
         sizes."""
-        found = [(self.memory_bytes(p, s) + SLACK, s) for p in self.parts for s in [typical_sizes(p.plan)]]
-        most, sizes = max(found, key=lambda f: f[0])
+        needs = [(self.memory_bytes(p, s) + SLACK, s) for p in self.parts for s in [typical_sizes(p.plan)]]
+        most, sizes = max(needs, key=lambda f: f[0])
         return most, {v.name: n for v, n in sizes.items()}
 
 
@@ -244,16 +244,16 @@ def _tensors(
 ) -> tuple[Tensor, ...]:
     """Return the inputs or outputs of a model, given their names in each part."""
     fields: dict[str, None] = {}
-    found = []
+    tensors = []
     for n, name in enumerate(names[0]):
-        buffers = [p.plan.buffer(given[n]) for p, given in zip(parts, names, strict=True)]
+        buffers = [p.plan.buffer(own_names[n]) for p, own_names in zip(parts, names, strict=True)]
         field = identifier(name)
         while field in fields:
             field += "_"
         fields[field] = None
         shapes = tuple(b.shape for b in buffers)
-        found.append(Tensor(name, field, buffers[0].dtype, shapes, quantization.get(name)))
-    return tuple(found)
+        tensors.append(Tensor(name, field, buffers[0].dtype, shapes, quantization.get(name)))
+    return tuple(tensors)
 
 
 _WORDS = """

@@ -24,11 +24,11 @@ def model_object(model: Model) -> tuple[bytes, int]:
     texts = [(p, writer.text())]
     texts += [(func.name, emit_kernel(func, target, name)) for name, func in model.kernels.items()]
     parallel = PARALLEL.replace("{p}", p).split("(")[0].split()[-1]
-    made = compile_modules(texts, target, {*(s.name for s, _ in signatures(model).values()), parallel})
-    code = _code_bytes(made, model)
+    object_file = compile_modules(texts, target, {*(s.name for s, _ in signatures(model).values()), parallel})
+    code = _code_bytes(object_file, model)
     if not model.beside:
-        made = with_bytes(made, f"{p}_weights", model.weights.chunks())
-    return made, code
+        object_file = with_bytes(object_file, f"{p}_weights", model.weights.chunks())
+    return object_file, code
 
 
 def _code_bytes(made: bytes, model: Model) -> int:

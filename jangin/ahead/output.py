@@ -28,13 +28,13 @@ def write_files(folder: Path, files: Mapping[str, Content], *, force: bool) -> N
             f"{folder} has {', '.join(there)} already, and nothing was written: give another folder, or "
             "--force (force=True) to replace them"
         )
-    made = not folder.exists()
+    is_new = not folder.exists()
     try:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
             _put(folder, files)
     except BaseException:
-        if made:
+        if is_new:
             shutil.rmtree(folder, ignore_errors=True)
         raise
 

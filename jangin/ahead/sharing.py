@@ -28,14 +28,14 @@ class Sharing:
         """Write `parallel`, which a program may replace, and the functions that distribute a launch's tasks
         by it."""
         w = self.w
-        with w.define(self.parallel, "weak") as given:
+        with w.define(self.parallel, "weak") as params:
             number = w.local("i32", 1)
             w.store(number, i64(0), i32(0))
             with w.forever():
                 worker = w.load("i32", number, i64(0))
-                with w.when(w.compare("ge", worker, given["count"])):
+                with w.when(w.compare("ge", worker, params["count"])):
                     w.ret()
-                w.call(self.task, given["context"], worker, at=given["function"])
+                w.call(self.task, params["context"], worker, at=params["function"])
                 self.increment(number, worker)
         self._take()
         self._share()
@@ -62,12 +62,12 @@ class Sharing:
         numbers, and the next unit. The numbers are the tasks, the tasks of a unit, and the bytes of a
         worker's scratch memory."""
         w = self.w
-        with w.define(self.take, "internal") as given:
+        with w.define(self.take, "internal") as params:
             kernel, args, sizes, scratch, numbers, following = (
-                w.element(given["context"], n) for n in range(6)
+                w.element(params["context"], n) for n in range(6)
             )
             tasks, unit, stride = (w.element(numbers, n, "i64") for n in range(3))
-            skipped = w.arithmetic("mul", stride, w.convert("i64", given["worker"]))
+            skipped = w.arithmetic("mul", stride, w.convert("i64", params["worker"]))
             own = w.at(scratch, skipped)
             with w.forever():
                 number = w.convert("i64", w.fetch_add(following, 1))
@@ -89,24 +89,24 @@ class Sharing:
         """Write the function that runs all tasks of a launch, on several threads if the launch is large
         enough."""
         w = self.w
-        with w.define(self.share, "internal") as given:
-            tasks, grain, threads = given["tasks"], given["grain"], given["threads"]
+        with w.define(self.share, "internal") as params:
+            tasks, grain, threads = params["tasks"], params["grain"], params["threads"]
             with w.when(w.compare("le", tasks, i64(0))):
                 w.ret()
             alone = w.any_of([w.compare("le", threads, i64(1)), w.compare("le", tasks, grain)])
             with w.when(alone):
-                all = (given["args"], given["sizes"], i64(0), tasks, given["scratch"])
-                w.call(self.kernel, *all, at=given["kernel"])
+                all = (params["args"], params["sizes"], i64(0), tasks, params["scratch"])
+                w.call(self.kernel, *all, at=params["kernel"])
                 w.ret()
             context, numbers, following = w.local("ptr", 6), w.local("i64", 3), w.local("i32", 1)
             pieces = w.arithmetic("mul", threads, i64(PIECES))
             even = self._rounded_up(tasks, pieces)
             unit = w.select(w.compare("gt", even, grain), even, grain)
             units = self._rounded_up(tasks, unit)
-            pointers = (*(given[n] for n in ("kernel", "args", "sizes", "scratch")), numbers, following)
+            pointers = (*(params[n] for n in ("kernel", "args", "sizes", "scratch")), numbers, following)
             for n, pointer in enumerate(pointers):
                 w.store(context, i64(n), pointer)
-            for n, number in enumerate((tasks, unit, given["stride"])):
+            for n, number in enumerate((tasks, unit, params["stride"])):
                 w.store(numbers, i64(n), number)
             w.store(following, i64(0), i32(0))
             count = w.select(w.compare("lt", units, threads), units, threads)
@@ -126,11 +126,11 @@ class Sharing:
         """Write the function that calls `share` once for each round. It stores the round's number at an
         address before each."""
         w = self.w
-        with w.define(self.rounds, "internal") as given:
-            w.store(given["at"], i64(0), i64(0))
+        with w.define(self.rounds, "internal") as params:
+            w.store(params["at"], i64(0), i64(0))
             with w.forever():
-                number = w.load("i64", given["at"], i64(0))
-                with w.when(w.compare("ge", number, given["rounds"])):
+                number = w.load("i64", params["at"], i64(0))
+                with w.when(w.compare("ge", number, params["rounds"])):
                     w.ret()
-                w.call(self.share, *(given[n] for _, n in self.share.params))
-                w.store(given["at"], i64(0), w.arithmetic("add", number, i64(1)))
+                w.call(self.share, *(params[n] for _, n in self.share.params))
+                w.store(params["at"], i64(0), w.arithmetic("add", number, i64(1)))

@@ -60,7 +60,7 @@ def compiled(model: Model) -> Compiled:
         return Compiled()
     p, parallel = model.prefix, f"{model.prefix}_parallel"
     with suppress(OSError), tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "model.o"
+        object_file = Path(folder) / "model.o"
         (Path(folder) / f"{p}.c").write_text(model_source(model))
         (Path(folder) / f"{p}.h").write_text(header(model))
         command = [
@@ -69,7 +69,7 @@ def compiled(model: Model) -> Compiled:
             "-fcallgraph-info=su",
             "-c",
             "-o",
-            made.name,
+            object_file.name,
             f"{p}.c",
         ]
         for library in ((), model.target.c_library):
@@ -78,9 +78,9 @@ def compiled(model: Model) -> Compiled:
                 break
         else:
             return Compiled()
-        graph = made.with_suffix(".ci").read_text()
+        graph = object_file.with_suffix(".ci").read_text()
         by_address = {parallel: [f"{p}_take"], "": [*model.kernels]}
-        return Compiled(code_bytes(made.read_bytes()), stack_bytes(graph, f"{p}_run", by_address))
+        return Compiled(code_bytes(object_file.read_bytes()), stack_bytes(graph, f"{p}_run", by_address))
     return Compiled()
 
 

@@ -123,11 +123,11 @@ class Training(State):
         """Return the arrays of a state by name. Raises ValueError for the bytes of another state."""
         if len(state) != self.size or int.from_bytes(state[:8], "little", signed=True) != self.mark:
             raise ValueError(f"these {len(state)} bytes are no state of this step, which has {self.size}")
-        found = {}
+        arrays = {}
         for f in self.fields:
             flat = np.frombuffer(state, f.value.dtype, f.value.size, f.offset)
-            found[f.name] = flat.reshape(f.value.shape).copy()
-        return found
+            arrays[f.name] = flat.reshape(f.value.shape).copy()
+        return arrays
 
 
 def rate_at(group: int) -> int:
@@ -137,11 +137,11 @@ def rate_at(group: int) -> int:
 def fields_of(kept: Mapping[str, Array], begin: int, to: int = ALIGN) -> tuple[Field, ...]:
     """Return the fields for arrays by name, behind the first `begin` bytes. Each begins at a multiple of
     `to`."""
-    found, end = [], aligned(begin, to)
+    fields, end = [], aligned(begin, to)
     for name, value in kept.items():
-        found.append(Field(name, value, end))
+        fields.append(Field(name, value, end))
         end = aligned(end + value.nbytes, to)
-    return tuple(found)
+    return tuple(fields)
 
 
 def aside(sizes: Sequence[int], to: int = ALIGN) -> tuple[list[int], int]:
@@ -156,8 +156,8 @@ def kept_between(pairs: Mapping[str, str], plans: Sequence[Plan], to: int) -> tu
     `pairs` gives each kept input the output that is its next value. Arrays lie at multiples of `to`."""
     zeros = {name: _zeros(plans[0].buffer(name)) for name in pairs}
     fields = fields_of(zeros, COUNT, to)
-    found = [_kept_by(plan, pairs, {f.name: f for f in fields}, to) for plan in plans]
-    return State(fields, tuple(entry for entry, _ in found)), [size for _, size in found]
+    states = [_kept_by(plan, pairs, {f.name: f for f in fields}, to) for plan in plans]
+    return State(fields, tuple(entry for entry, _ in states)), [size for _, size in states]
 
 
 def _zeros(buffer: PlanBuffer) -> Array:

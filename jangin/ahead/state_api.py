@@ -39,10 +39,10 @@ class PlacedApi(Api):
     ) -> Value:
         """Return an array of the places' addresses."""
         w = self.w
-        found = w.local("ptr", max(1, len(places)))
+        addresses = w.local("ptr", max(1, len(places)))
         for n, place in enumerate(places):
-            w.store(found, i64(n), self._address(number, place, given, count))
-        return found
+            w.store(addresses, i64(n), self._address(number, place, given, count))
+        return addresses
 
     def _address(self, number: int, place: Place, given: Mapping[str, Value], count: Value) -> Value:
         w = self.w
@@ -93,14 +93,14 @@ class PlacedApi(Api):
     def _fill(self) -> None:
         """Write the function that stores the same eight bytes many times."""
         w = self.w
-        with w.define(self.fill, "internal") as given:
+        with w.define(self.fill, "internal") as parameters:
             number = w.local("i64", 1)
             w.store(number, i64(0), i64(0))
             with w.forever():
                 now = w.load("i64", number, i64(0))
-                with w.when(w.compare("ge", now, given["count"])):
+                with w.when(w.compare("ge", now, parameters["count"])):
                     w.ret()
-                w.store(given["to"], now, given["value"])
+                w.store(parameters["to"], now, parameters["value"])
                 w.store(number, i64(0), w.arithmetic("add", now, i64(1)))
 
 
@@ -113,9 +113,9 @@ class StateApi(PlacedApi):
         w = self.w
         with w.define(self.functions["state_bytes"]):
             w.ret(i64(self.state.size))
-        with w.define(self.functions["reset"]) as given:
-            state = given["state"]
-            self._refuse(given, "state")
+        with w.define(self.functions["reset"]) as parameters:
+            state = parameters["state"]
+            self._refuse(parameters, "state")
             self._refuse_odd(state)
             w.call(self.fill, state, i64(self.state.size // 8), i64(0))
             w.store(state, i64(MARK // 8), i64(self.state.mark))
@@ -128,19 +128,19 @@ class StateApi(PlacedApi):
     def _run(self, number: int, part: Part) -> None:
         super()._run(number, part)
         w = self.w
-        with w.define(self.stateful_run_of(number), "internal") as given:
-            self._symbols(part, given["sizes"])
+        with w.define(self.stateful_run_of(number), "internal") as parameters:
+            self._symbols(part, parameters["sizes"])
             self._memory(part)
-            code = self._called(number, given, i64(0))
+            code = self._called(number, parameters, i64(0))
             with w.when(w.compare("ne", code, i32(0))):
                 w.ret(code)
-            self._keep(number, given)
+            self._keep(number, parameters)
             w.ret(i32(0))
 
     def _run_entry(self) -> None:
         w = self.w
-        with w.define(self.functions["run"]) as given:
-            self._refuse(given, "state", "inputs", "outputs", "arena")
-            self._refuse_threads(given["threads"])
-            self._refuse_state(given["state"])
-            self._by_part(self.stateful_run_of, given["sizes"], *given.values())
+        with w.define(self.functions["run"]) as parameters:
+            self._refuse(parameters, "state", "inputs", "outputs", "arena")
+            self._refuse_threads(parameters["threads"])
+            self._refuse_state(parameters["state"])
+            self._by_part(self.stateful_run_of, parameters["sizes"], *parameters.values())

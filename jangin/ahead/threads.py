@@ -26,30 +26,32 @@ def write_threads(model: Model, w: FunctionWriter) -> None:
     for function in (_CREATE, _DESTROY, _RUN):
         w.declare(function)
     pool = w.variable(f"{model.prefix}_pool")
-    with w.define(piece, "internal") as given:
-        called, context = w.element(given["args"], 0), w.element(given["args"], 1)
+    with w.define(piece, "internal") as params:
+        called, context = w.element(params["args"], 0), w.element(params["args"], 1)
         number = w.local("i64", 1)
-        w.store(number, i64(0), given["lo"])
+        w.store(number, i64(0), params["lo"])
         with w.forever():
             worker = w.load("i64", number, i64(0))
-            with w.when(w.compare("ge", worker, given["hi"])):
+            with w.when(w.compare("ge", worker, params["hi"])):
                 w.ret()
             w.call(task, context, w.convert("i32", worker), at=called)
             w.store(number, i64(0), w.arithmetic("add", worker, i64(1)))
-    with w.define(parallel) as given:
+    with w.define(parallel) as params:
         pair = w.local("ptr", 2)
-        w.store(pair, i64(0), given["function"])
-        w.store(pair, i64(1), given["context"])
-        count = w.convert("i64", given["count"])
+        w.store(pair, i64(0), params["function"])
+        w.store(pair, i64(1), params["context"])
+        count = w.convert("i64", params["count"])
         w.call(_RUN, w.load("ptr", pool, i64(0)), w.address(piece), pair, NULL, count, i64(1), NULL, i64(0))
         w.ret()
     with w.define(stop):
         w.call(_DESTROY, w.load("ptr", pool, i64(0)))
         w.store(pool, i64(0), NULL)
         w.ret()
-    with w.define(start) as given:
+    with w.define(start) as params:
         w.call(stop)
-        made = w.call(_CREATE, given["threads"], given["threads"])
-        w.store(pool, i64(0), made)
-        none = w.compare("eq", made, NULL)
-        w.ret(w.select(w.arithmetic("and", none, w.compare("gt", given["threads"], i32(1))), i32(-1), i32(0)))
+        handle = w.call(_CREATE, params["threads"], params["threads"])
+        w.store(pool, i64(0), handle)
+        none = w.compare("eq", handle, NULL)
+        w.ret(
+            w.select(w.arithmetic("and", none, w.compare("gt", params["threads"], i32(1))), i32(-1), i32(0))
+        )

@@ -34,11 +34,11 @@ class TrainingApi(PlacedApi):
         self._step()
         for number, name in ((EVALUATE, "evaluate"), (INFER, "infer")):
             if name in self.functions:
-                with self.w.define(self.functions[name]) as given:
-                    self._refuse(given, *(n for n, v in given.items() if v.type == "ptr"))
-                    self._refuse_threads(given["threads"])
-                    self._refuse_state(given["state"])
-                    self.w.ret(self._called(number, given, i64(0)))
+                with self.w.define(self.functions[name]) as params:
+                    self._refuse(params, *(n for n, v in params.items() if v.type == "ptr"))
+                    self._refuse_threads(params["threads"])
+                    self._refuse_state(params["state"])
+                    self.w.ret(self._called(number, params, i64(0)))
         self._about()
 
     # --- the state
@@ -48,23 +48,23 @@ class TrainingApi(PlacedApi):
         w, training = self.w, self.training
         with w.define(self.functions["state_bytes"]):
             w.ret(i64(training.size))
-        with w.define(self.functions["init"]) as given:
-            self._refuse(given, "state")
-            self._refuse_odd(given["state"])
-            self._initial(given["state"])
+        with w.define(self.functions["init"]) as params:
+            self._refuse(params, "state")
+            self._refuse_odd(params["state"])
+            self._initial(params["state"])
             w.ret(i32(0))
-        with w.define(self.functions["restore"]) as given:
-            self._refuse(given, "state", "saved")
-            self._refuse_odd(given["state"])
-            self._refuse_odd(given["saved"])
-            w.refuse(w.compare("ne", given["bytes"], i64(training.size)), BAD_STATE)
-            self._refuse_state(given["saved"])
-            w.copy(given["state"], given["saved"], i64(training.size))
+        with w.define(self.functions["restore"]) as params:
+            self._refuse(params, "state", "saved")
+            self._refuse_odd(params["state"])
+            self._refuse_odd(params["saved"])
+            w.refuse(w.compare("ne", params["bytes"], i64(training.size)), BAD_STATE)
+            self._refuse_state(params["saved"])
+            w.copy(params["state"], params["saved"], i64(training.size))
             w.ret(i32(0))
-        with w.define(self.functions["steps"]) as given:
-            self._refuse(given, "state")
-            self._refuse_state(given["state"])
-            w.ret(w.load("i64", given["state"], i64(COUNT // 8)))
+        with w.define(self.functions["steps"]) as params:
+            self._refuse(params, "state")
+            self._refuse_state(params["state"])
+            w.ret(w.load("i64", params["state"], i64(COUNT // 8)))
 
     def _initial(self, state: Value) -> None:
         """Write the code that fills a state as it is before the first step."""
@@ -84,30 +84,30 @@ class TrainingApi(PlacedApi):
 
     def _arena_bytes(self) -> None:
         w = self.w
-        with w.define(self.functions["arena_bytes"]) as given:
-            self._refuse_threads(given["threads"])
+        with w.define(self.functions["arena_bytes"]) as params:
+            self._refuse_threads(params["threads"])
             most = i64(0)
             for number in range(len(self.model.parts)):
-                found = w.call(self.arena_of(number), NULL, given["threads"])
-                most = w.select(w.compare("gt", found, most), found, most)
+                size = w.call(self.arena_of(number), NULL, params["threads"])
+                most = w.select(w.compare("gt", size, most), size, most)
             w.ret(w.arithmetic("add", most, i64(SLACK)))
 
     def _step(self) -> None:
         w = self.w
-        with w.define(self.functions["step"]) as given:
-            state = given["state"]
-            self._refuse(given, "state", "batch", "loss", "arena")
-            self._refuse_threads(given["threads"])
+        with w.define(self.functions["step"]) as params:
+            state = params["state"]
+            self._refuse(params, "state", "batch", "loss", "arena")
+            self._refuse_threads(params["threads"])
             self._refuse_state(state)
             now = w.arithmetic("add", w.load("i64", state, i64(COUNT // 8)), i64(1))
-            w.call(self.take_rates, state, given["rates"])
+            w.call(self.take_rates, state, params["rates"])
             count = max((p.at + 1 for p in self.training.entries[NUMBERS].outputs), default=1)
-            given["numbers"] = w.local("i64", count)
+            params["numbers"] = w.local("i64", count)
             for number in (NUMBERS, STEP):
-                code = self._called(number, given, now)
+                code = self._called(number, params, now)
                 with w.when(w.compare("ne", code, i32(0))):
                     w.ret(code)
-            self._keep(STEP, given)
+            self._keep(STEP, params)
             w.store(state, i64(COUNT // 8), now)
             w.ret(i32(0))
 
@@ -118,8 +118,8 @@ class TrainingApi(PlacedApi):
     def _take_rates(self) -> None:
         """Write the function that stores learning rates in a state, if any are given."""
         w = self.w
-        with w.define(self.take_rates, "internal") as given:
-            with w.when(w.compare("eq", given["rates"], NULL)):
+        with w.define(self.take_rates, "internal") as params:
+            with w.when(w.compare("eq", params["rates"], NULL)):
                 w.ret()
-            w.copy(w.at(given["state"], i64(rate_at(0))), given["rates"], i64(8 * len(self.training.rates)))
+            w.copy(w.at(params["state"], i64(rate_at(0))), params["rates"], i64(8 * len(self.training.rates)))
             w.ret()

@@ -30,9 +30,9 @@ def wasm_module(model: Model, made: bytes) -> bytes:
     Raises LinkError if there is no linker, or if it fails."""
     exported = [s.name for s, _ in signatures(model).values()]
     with tempfile.TemporaryDirectory() as folder:
-        given, out = Path(folder) / "model.o", Path(folder) / "model.wasm"
-        with writing(given):
-            given.write_bytes(made)
+        object_file, out = Path(folder) / "model.o", Path(folder) / "model.wasm"
+        with writing(object_file):
+            object_file.write_bytes(made)
         options = [
             "--no-entry",
             "--allow-undefined",
@@ -42,7 +42,7 @@ def wasm_module(model: Model, made: bytes) -> bytes:
             f"stack-size={STACK}",
         ]
         names = [f"--export={name}" for name in (*exported, "__heap_base")]
-        command = [*_linker(), *options, *names, "-o", str(out), str(given)]
+        command = [*_linker(), *options, *names, "-o", str(out), str(object_file)]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
             raise LinkError(f"{' '.join(command[:3])} failed: {done.stderr.strip()[:2000]}")

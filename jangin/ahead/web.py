@@ -183,7 +183,7 @@ class _Package:
 
     def _all_launches(self) -> list[dict[str, Any]]:
         """Return all launches. Shaders that differ only in integers become one."""
-        launches = [found for launch in self.plan.launches for found in self._launched(launch)]
+        launches = [one for launch in self.plan.launches for one in self._launched(launch)]
         self.shaders, places = united(self.shaders)
         for launch in launches:
             common = places[launch["shader"]]
@@ -197,13 +197,13 @@ class _Package:
         tasks, rounds = value(launch.tasks), value(launch.rounds)
         if not tasks:
             return
-        made = self._shader(launch)
-        groups = min(tasks, UNITS) if made.scratch else tasks
+        program = self._shader(launch)
+        groups = min(tasks, UNITS) if program.scratch else tasks
         if not launch.local:
             grain = value(launch.grain)
             groups = min(groups, max(1, tasks // grain) if grain else 1, 4 * UNITS)
         memory = [self.places[name] for name in launch.args]
-        if made.scratch:
+        if program.scratch:
             size = words(self.layout.stride * groups)
             self.buffers["scratch"] = max(size, self.buffers.get("scratch", 0))
             memory.append(Range("scratch", size))
@@ -211,17 +211,17 @@ class _Package:
             bindings, starts, parts = bind(memory, MOST_BUFFERS, MOST_BYTES)
         except ValueError as error:
             raise CompileError(f"{named(launch)}: {error}") from error
-        begin = zip(made.memories, memory, starts, strict=True)
+        begin = zip(program.memories, memory, starts, strict=True)
         told = {f"o{m}": (r.start - start) // 4 for m, r, start in begin}
         told |= {f"s{n}": value(e) for n, e in enumerate(launch.symbols)}
         alone = groups == 1 and not launch.local
-        name = self._text(made, bindings)
+        name = self._text(program, bindings)
         for turn in range(1 if alone else rounds):
             numbers = launch_numbers(tasks, groups, self.layout.stride, turn, rounds if alone else 1)
             yield {
                 "shader": name, "nodes": str(launch.sources), "groups": extent(groups),
                 "bindings": [[p.handle, p.start, words(p.size)] for p in parts],
-                "numbers": made.values({**told, **numbers}),
+                "numbers": program.values({**told, **numbers}),
             }  # fmt: skip
 
     def _shader(self, launch: Launch) -> Shader:

@@ -46,9 +46,9 @@ def united(shaders: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Common
 
 def _parts(text: str) -> tuple[str, str]:
     """Return a shader's declarations, and its body."""
-    found = _MAIN.search(text)
-    assert found is not None, text
-    return text[: found.end()], text[found.end() :]
+    main = _MAIN.search(text)
+    assert main is not None, text
+    return text[: main.end()], text[main.end() :]
 
 
 def _with_numbers(head: str, count: int) -> str:

@@ -85,5 +85,5 @@ def backend_of(target: Target) -> Backend:
     """Return the back end that a target names, or the target's own back end object."""
     if not isinstance(target.backend, str):
         return cast("Backend", target.backend)
-    found: Backend = importlib.import_module(BACKENDS[target.backend]).BACKEND
-    return found
+    backend: Backend = importlib.import_module(BACKENDS[target.backend]).BACKEND
+    return backend

@@ -229,10 +229,10 @@ class FunctionWriter(ABC):
         return self.load(type, base, i64(index))
 
     def any_of(self, conds: Sequence[Value]) -> Value:
-        found = conds[0]
+        union = conds[0]
         for cond in conds[1:]:
-            found = self.arithmetic("or", found, cond)
-        return found
+            union = self.arithmetic("or", union, cond)
+        return union
 
     def overflowed(self) -> Value | None:
         """Return whether a number computed with `checking` overflowed, as a value of the code. Return None if

@@ -69,9 +69,9 @@ def batch(
         kinds = "a Dask DataFrame, Bag or Array, a Ray Dataset or a Spark DataFrame"
         raise TypeError(f"a data set is {kinds}, not {type(dataset).__module__}.{type(dataset).__name__}")
     options = Options(target, shapes, threads, **given)
-    made, data = _compiled(model, options)
-    batch_size(made)
-    specs, outputs = signature(made)
+    compiled, data = _compiled(model, options)
+    batch_size(compiled)
+    specs, outputs = signature(compiled)
     names = {s.name: s.name for s in specs}
     if unknown := [n for n in inputs or {} if n not in names]:
         raise ValueError(f"no input is named {unknown[0]!r}: there are {', '.join(names)}")
@@ -87,14 +87,14 @@ def batch(
 def _compiled(model: Any, options: Options) -> tuple[Compiled, bytes]:
     """Return the compiled model, and the bytes of its file."""
     if hasattr(model, "artifact"):
-        made: Compiled = model.artifact
+        compiled: Compiled = model.artifact
     elif isinstance(model, (str, os.PathLike)) and Path(model).suffix == ".jgn":
         data = Path(model).read_bytes()
         return read_artifact(model), data
     else:
         from jangin.compiler.driver import build_by
 
-        made = build_by(options, model)
+        compiled = build_by(options, model)
     file = BytesIO()
-    made.write(file)
-    return made, file.getvalue()
+    compiled.write(file)
+    return compiled, file.getvalue()

@@ -64,7 +64,7 @@ def _type(spec: TensorSpec) -> Any:
         raise ValueError(
             f"Spark has no type for the output {spec}: convert it in the model, to float32 for example"
         )
-    found = getattr(types, name)()
+    spark_type = getattr(types, name)()
     for _ in spec.shape[1:]:
-        found = types.ArrayType(found)
-    return found
+        spark_type = types.ArrayType(spark_type)
+    return spark_type

@@ -48,20 +48,20 @@ class Net:
         return hasattr(self._library, self._prefix + "_state_bytes")
 
     def _function(self, name: str, gives: Any) -> Any:
-        found = getattr(self._library, self._prefix + "_" + name)
-        found.restype = gives
-        return found
+        function = getattr(self._library, self._prefix + "_" + name)
+        function.restype = gives
+        return function
 
     def _known(self, name: str, *arguments: Any) -> int:
         kind = ctypes.c_int64 if name.endswith("_bytes") else ctypes.c_int32
-        found = int(self._function(name, kind)(*arguments))
-        if found < 0:
-            raise ValueError(self._text(found))
-        return found
+        number = int(self._function(name, kind)(*arguments))
+        if number < 0:
+            raise ValueError(self._text(number))
+        return number
 
     def _text(self, code: int) -> str:
-        found = self._function("error_text", ctypes.c_char_p)(code)
-        return f"error {code}" if found is None else str(found.decode())
+        text = self._function("error_text", ctypes.c_char_p)(code)
+        return f"error {code}" if text is None else str(text.decode())
 
     def _all(self, kind: str) -> list[int]:
         return [self._known(kind + "_bytes", n, self._sizes) for n in range(self._known(kind + "_count"))]
@@ -73,9 +73,9 @@ class Net:
     def shape(self, index: int) -> list[int]:
         """Return the shape of an output."""
         rank = self._known("output_shape", index, self._sizes, None)
-        found = (ctypes.c_int64 * max(1, rank))()
-        self._known("output_shape", index, self._sizes, found)
-        return list(found)[:rank]
+        dims = (ctypes.c_int64 * max(1, rank))()
+        self._known("output_shape", index, self._sizes, dims)
+        return list(dims)[:rank]
 
     def type(self, index: int) -> str:
         """Return the type of an output's elements, such as f32."""
@@ -84,15 +84,15 @@ class Net:
     def call(self, inputs: list[int]) -> Callable[[], None]:
         """Return a function that runs the model on inputs at these addresses."""
         tables = [
-            (ctypes.c_void_p * max(1, len(found)))(*found)
-            for found in (inputs, [address(o) for o in self.outputs])
+            (ctypes.c_void_p * max(1, len(addresses)))(*addresses)
+            for addresses in (inputs, [address(o) for o in self.outputs])
         ]
         at = ctypes.c_void_p(address(self._arena))
         state = [] if self._state is None else [ctypes.c_void_p(address(self._state))]
-        given = (*state, *tables, self._sizes, at, self._room, self._threads)
+        arguments = (*state, *tables, self._sizes, at, self._room, self._threads)
 
         def run() -> None:
-            code = self._run(*given)
+            code = self._run(*arguments)
             if code:
                 raise ValueError(self._text(code))
 

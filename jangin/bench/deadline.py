@@ -71,20 +71,20 @@ def latencies(
     """Return the seconds of runs, in ascending order. A run begins each `deadline` seconds, or at once if the
     last one ended too late. There are as many as fit `seconds`, and at least `least`."""
     run()
-    found: list[float] = []
+    times: list[float] = []
     enabled = gc.isenabled()
     gc.disable()
     try:
         begin = time.perf_counter()
-        while len(found) < least or time.perf_counter() - begin < seconds:
+        while len(times) < least or time.perf_counter() - begin < seconds:
             start = time.perf_counter()
             run()
-            found.append(time.perf_counter() - start)
+            times.append(time.perf_counter() - start)
             time.sleep(max(0.0, start + deadline - time.perf_counter()))
     finally:
         if enabled:
             gc.enable()
-    return sorted(found)
+    return sorted(times)
 
 
 @contextmanager

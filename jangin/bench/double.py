@@ -52,14 +52,14 @@ def float64(job: Job) -> Engine:
                 onnx.save(model, path, save_as_external_data=True, location="weights")
             return path
 
-        found, name = _first(
+        outputs, name = _first(
             {
                 f"ONNX Runtime {ort.__version__} in float64": lambda: run(written(), wide),
                 f"ONNX's reference {onnx.__version__} in float64": lambda: _by_reference(written(), wide),
                 f"ONNX Runtime {ort.__version__} in float32": lambda: run(job.model, feeds),
             }
         )
-    return Engine(lambda: found, name)
+    return Engine(lambda: outputs, name)
 
 
 def _first(ways: Mapping[str, Callable[[], dict[str, Array]]]) -> tuple[dict[str, Array], str]:
@@ -81,10 +81,10 @@ def _by_reference(path: str, feeds: Mapping[str, Array]) -> dict[str, Array]:
     from onnx.reference import ReferenceEvaluator
 
     runner = ReferenceEvaluator(path)
-    found = dict(zip(runner.output_names, runner.run(None, dict(feeds)), strict=True))
-    if any(a.dtype == np.float32 for a in found.values()):
+    outputs = dict(zip(runner.output_names, runner.run(None, dict(feeds)), strict=True))
+    if any(a.dtype == np.float32 for a in outputs.values()):
         raise TypeError("an operator of ONNX's reference computed in float32")
-    return found
+    return outputs
 
 
 def doubled(model: ModelProto) -> ModelProto:
@@ -92,10 +92,10 @@ def doubled(model: ModelProto) -> ModelProto:
     functions."""
     if model.functions:
         raise ValueError("a model with functions of its own")
-    made = ModelProto()
-    made.CopyFrom(model)
-    _double(made.graph)
-    return made
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    _double(copy.graph)
+    return copy
 
 
 def _double(graph: GraphProto) -> None:

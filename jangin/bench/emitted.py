@@ -48,10 +48,10 @@ def emit_library(job: Job, folder: Path) -> tuple[Path, str, list[int]]:
     the sizes of the model's symbols, in order."""
     from jangin.ahead.emit import emit_by
 
-    made = emit_by(job.options.but(tune=None), job.model, "shared", "model", "inside", None)
-    made.save(folder)
-    prefix = made.model.prefix
-    return folder / f"lib{prefix}.so", prefix, [job.shapes[name] for name in made.model.symbols]
+    package = emit_by(job.options.but(tune=None), job.model, "shared", "model", "inside", None)
+    package.save(folder)
+    prefix = package.model.prefix
+    return folder / f"lib{prefix}.so", prefix, [job.shapes[name] for name in package.model.symbols]
 
 
 def arrays_of(

@@ -35,8 +35,8 @@ class Job:
 
     @property
     def options(self) -> Options:
-        found: Options = pickle.loads(b85decode(self.compiling))
-        return found
+        options: Options = pickle.loads(b85decode(self.compiling))
+        return options
 
     def feeds(self) -> dict[str, Array]:
         return load_arrays(self.inputs)

@@ -31,8 +31,8 @@ def make(job: Job) -> Engine:
     An engine of one's own is named `module:function`. The function does what those of `ENGINES` do."""
     module, own, function = job.engine.partition(":")
     if own:
-        found: Engine = getattr(import_module(module), function)(job)
-        return found
+        engine: Engine = getattr(import_module(module), function)(job)
+        return engine
     return ENGINES[job.engine](job)
 
 
@@ -58,11 +58,11 @@ def _jangin(job: Job) -> Engine:
 
 def _layers(exe: Executable, feeds: Mapping[str, Array]) -> Mapping[str, float]:
     """Return the seconds of a run by operator. A kernel of several has their names with "+" between them."""
-    found: dict[str, float] = {}
+    by_operator: dict[str, float] = {}
     for taken in exe.launches(feeds).times(LAYER_RUNS):
         name = operators(taken.launch.sources)
-        found[name] = found.get(name, 0.0) + taken.seconds
-    return found
+        by_operator[name] = by_operator.get(name, 0.0) + taken.seconds
+    return by_operator
 
 
 LAYER_RUNS = 10
@@ -222,12 +222,12 @@ def _session(job: Job, optimized: bool) -> Engine:
             for _ in range(LAYER_RUNS):
                 profiled.run(names, feeds)
             events = json.loads(Path(profiled.end_profiling()).read_bytes())
-        found: dict[str, float] = {}
+        by_operator: dict[str, float] = {}
         for event in events:
             if event["name"].endswith("_kernel_time"):
                 name = event["args"]["op_name"]
-                found[name] = found.get(name, 0.0) + event["dur"] / 1e6 / LAYER_RUNS
-        return found
+                by_operator[name] = by_operator.get(name, 0.0) + event["dur"] / 1e6 / LAYER_RUNS
+        return by_operator
 
     def call() -> Mapping[str, Array]:
         return dict(zip(names, session.run(names, feeds), strict=True))

@@ -115,8 +115,8 @@ def account(
     layers = []
     for n, (t, limits) in enumerate(zip(times, bounds(exe, launches, roofs), strict=True)):
         x = t.launch
-        made = (x.kernel, x.template, x.library, x.sources)
-        layers.append(Layer(n, *made, t.seconds, t.flops, t.bytes, *limits))
+        origin = (x.kernel, x.template, x.library, x.sources)
+        layers.append(Layer(n, *origin, t.seconds, t.flops, t.bytes, *limits))
     totals = [sum(one) for one in zip(*passes, strict=True)]
     steps = statistics.median(totals) - len(passes) * launches.call_seconds() if totals else 0.0
     return Account(model, dict(shapes), roofs, statistics.median(runs), steps, tuple(layers))
@@ -132,7 +132,7 @@ def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[floa
     plan, sizes = exe.plan, launches.layout
     buffers = {b.name: b for b in plan.buffers}
     touched = sizes.placement.arena + sum(a.nbytes for a in plan.constants.values())
-    found = []
+    limits = []
     for launch in plan.launches:
         used = [buffers[n] for n in dict.fromkeys(launch.args)]
         fixed = [b for b in used if buffers[b.base or b.name].kind == "constant"]
@@ -141,8 +141,8 @@ def bounds(exe: Executable, launches: Launches, roofs: Roofs) -> list[tuple[floa
         others = moved - weights
         traffic = weights / roofs.bandwidth(touched) + others / roofs.bandwidth(others)
         work = sizes.value(launch.flops) / roofs.flops
-        found.append((work, "flops") if work >= traffic else (traffic, "bytes"))
-    return found
+        limits.append((work, "flops") if work >= traffic else (traffic, "bytes"))
+    return limits
 
 
 def _runs(exe: Executable, feeds: Mapping[str, Array]) -> list[float]:
@@ -217,7 +217,7 @@ def summary(found: Account) -> str:
 
 def as_json(accounts: Sequence[Account]) -> dict[str, Any]:
     """Return all measurements and the machine as plain data: seconds, operations, bytes."""
-    found = []
+    entries = []
     for a in accounts:
         layers = [
             {**asdict(x), "sources": [s._asdict() for s in x.sources], "gap": x.gap, "share": x.share}
@@ -230,5 +230,5 @@ def as_json(accounts: Sequence[Account]) -> dict[str, Any]:
             "bound": a.bound,
             "flops": a.flops,
         }
-        found.append({**asdict(a), **sums, "layers": layers})
-    return {"machine": machine(), "accounts": found}
+        entries.append({**asdict(a), **sums, "layers": layers})
+    return {"machine": machine(), "accounts": entries}

@@ -57,7 +57,7 @@ def ncnn(job: Job, *, vulkan: bool = False) -> Engine:
     batched = ", batch_index=0" in names
 
     def call() -> Mapping[str, Array]:
-        found = []
+        arrays = []
         with net.create_extractor() as extractor:
             for name, mat in mats:
                 extractor.input(name, mat)
@@ -65,8 +65,8 @@ def ncnn(job: Job, *, vulkan: bool = False) -> Engine:
                 status, mat = extractor.extract(name)
                 if status:
                     raise ValueError(f"ncnn could not compute {name!r}")
-                found.append(mat.numpy(batch_index=0) if batched else np.array(mat))
-        return dict(zip(job.outputs, found, strict=True))
+                arrays.append(mat.numpy(batch_index=0) if batched else np.array(mat))
+        return dict(zip(job.outputs, arrays, strict=True))
 
     return Engine(call, metadata.version("ncnn"), seconds)
 
@@ -112,10 +112,10 @@ def mnn(job: Job) -> Engine:
         for variable, array in zip(variables, arrays, strict=True):
             variable.write(array)
         results = module.forward(variables)
-        found = results if isinstance(results, list) else [results]
-        if len(found) != len(job.outputs):
+        outputs = results if isinstance(results, list) else [results]
+        if len(outputs) != len(job.outputs):
             raise ValueError("MNN could not compute the model: an operator or a type it doesn't have")
-        return {name: np.array(r.read()) for name, r in zip(job.outputs, found, strict=True)}
+        return {name: np.array(r.read()) for name, r in zip(job.outputs, outputs, strict=True)}
 
     return Engine(call, MNN.version(), seconds)
 
@@ -148,10 +148,10 @@ def _sized(job: Job, folder: Path) -> str:
     """Return the path of a job's model with its free sizes fixed, for an engine that takes them for 1."""
     path = job.model
     for number, (name, size) in enumerate(job.shapes.items()):
-        made = str(folder / f"{number}.onnx")
+        sized = str(folder / f"{number}.onnx")
         tool = [sys.executable, "-m", "onnxruntime.tools.make_dynamic_shape_fixed"]
-        _convert([*tool, "--dim_param", name, "--dim_value", str(size), path, made], folder)
-        path = made
+        _convert([*tool, "--dim_param", name, "--dim_value", str(size), path, sized], folder)
+        path = sized
     return path
 
 
@@ -176,8 +176,8 @@ def _called(module: Any, feeds: Sequence[Any], outputs: Sequence[str]) -> Callab
     def call() -> Mapping[str, Array]:
         with torch.no_grad():
             results: Any = module(*feeds)
-        found = results if isinstance(results, (tuple, list)) else (results,)
-        return {name: r.numpy() for name, r in zip(outputs, found, strict=True)}
+        tensors = results if isinstance(results, (tuple, list)) else (results,)
+        return {name: r.numpy() for name, r in zip(outputs, tensors, strict=True)}
 
     return call
 
@@ -225,8 +225,8 @@ def tvm(job: Job) -> Engine:
     seconds = time.perf_counter() - start
 
     def call() -> Mapping[str, Array]:
-        found = machine["main"](*arrays)
-        results = [found] if len(job.outputs) == 1 else list(found)
+        outputs = machine["main"](*arrays)
+        results = [outputs] if len(job.outputs) == 1 else list(outputs)
         return {name: r.numpy() for name, r in zip(job.outputs, results, strict=True)}
 
     return Engine(call, library.__version__, seconds)
@@ -246,15 +246,17 @@ def litert(job: Job) -> Engine:
     runner = Interpreter(job.model, num_threads=job.threads)
     runner.allocate_tensors()
     seconds = time.perf_counter() - start
-    given = [(d["index"], _as_tflite(a, d)) for d, a in zip(runner.get_input_details(), feeds, strict=True)]
+    bindings = [
+        (d["index"], _as_tflite(a, d)) for d, a in zip(runner.get_input_details(), feeds, strict=True)
+    ]
     results = runner.get_output_details()
 
     def call() -> Mapping[str, Array]:
-        for index, array in given:
+        for index, array in bindings:
             runner.set_tensor(index, array)
         runner.invoke()
-        found = (_from_tflite(runner.get_tensor(d["index"]), d) for d in results)
-        return dict(zip(job.outputs, found, strict=True))
+        arrays = (_from_tflite(runner.get_tensor(d["index"]), d) for d in results)
+        return dict(zip(job.outputs, arrays, strict=True))
 
     return Engine(call, metadata.version("ai-edge-litert"), seconds)
 

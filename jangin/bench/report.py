@@ -93,8 +93,8 @@ def machine() -> dict[str, Any]:
 
 def as_json(comparisons: Sequence[Comparison]) -> dict[str, Any]:
     """Return all measurements and the machine as plain data."""
-    found = []
+    rows = []
     for c in comparisons:
         ratios = {r.engine: c.ratio(r.engine) for r in c.results if r.engine != "jangin"}
-        found.append({**asdict(c), "ratios": ratios})
-    return {"machine": machine(), "comparisons": found}
+        rows.append({**asdict(c), "ratios": ratios})
+    return {"machine": machine(), "comparisons": rows}

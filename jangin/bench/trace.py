@@ -109,8 +109,8 @@ def trace_events(found: Account, exe: Executable, feeds: Mapping[str, Array], pr
 def several_events(exe: SeveralExecutable, feeds: Mapping[str, Array], process: int) -> list[Event]:
     """Return the events of one run on several devices, one track for each device. Runs before it let the
     executable settle how it divides the model."""
-    found = exe.ways(feeds)
-    while found is not None and not found.settled:
+    ways = exe.ways(feeds)
+    while ways is not None and not ways.settled:
         exe.run(feeds)
     pieces: list[tuple[int, str, float, float]] = []
     exe.record = lambda *piece: pieces.append(piece)

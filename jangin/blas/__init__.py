@@ -12,13 +12,13 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'jangin.blas' has no attribute {name!r}")
     if name == "set_threads":
-        from jangin.blas.compiled import set_threads as found
+        from jangin.blas.compiled import set_threads as function
     else:
         from jangin.blas.calls import found as find
 
-        found = find(name)
-    globals()[name] = found
-    return found
+        function = find(name)
+    globals()[name] = function
+    return function
 
 
 def __dir__() -> list[str]:

@@ -53,10 +53,10 @@ class Blocked:
     def _less(self, a: Array, known: Array, alpha: Array, b: Array) -> None:
         """Multiply right sides by alpha, and subtract what known unknowns contribute."""
         trans = self.options["transa"]
-        given = {"a": a, "b": known} if self.left else {"a": known, "b": a}
+        operands = {"a": a, "b": known} if self.left else {"a": known, "b": a}
         options = {"transa": trans, "transb": "N"} if self.left else {"transa": "N", "transb": trans}
         factors = {"alpha": np.asarray(-np.ones_like(alpha)), "beta": alpha}
-        self._run(self.gemm, options, {**given, **factors, "c": b}, known.shape[0 if self.left else 1])
+        self._run(self.gemm, options, {**operands, **factors, "c": b}, known.shape[0 if self.left else 1])
 
     def _run(
         self, routine: Routine, options: Mapping[str, str], operands: Mapping[str, Array], depth: int = 0

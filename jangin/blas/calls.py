@@ -69,13 +69,13 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
         values.update(named)
         if lacking := [n for n in needed if values.get(n) is None]:
             raise TypeError(f"{call.__name__}({routine.scipy}) lacks {', '.join(lacking)}")
-        made = _Call(letter, routine, values)
-        results = made.results()
-        if made.is_repeatable():
+        prepared = _Call(letter, routine, values)
+        results = prepared.results()
+        if prepared.is_repeatable():
             if len(repeated) >= KINDS:
                 repeated.pop(next(iter(repeated)), None)
             places = {n: place for place, n in enumerate((*names[: len(given)], *named))}
-            repeated[kind] = made.direct(places)
+            repeated[kind] = prepared.direct(places)
         return results
 
     call.__name__ = call.__qualname__ = routine.named(letter)
@@ -113,9 +113,9 @@ class _Call:
         self.sizes = {n: int(values[n]) for n in routine.sizes if n in values}
         self.arrays: dict[str, Array] = {}
         self.operands: dict[str, Array] = {}
-        given = [n for n in routine.in_order if values.get(n) is not None]
+        names = [n for n in routine.in_order if values.get(n) is not None]
         self.from_vectors = {*routine.sizes} - {*self.sizes}
-        for name in sorted(given, key=self._is_triangle):
+        for name in sorted(names, key=self._is_triangle):
             (self._matrix if name in routine.matrices else self._row)(name)
         self._confirm()
 
@@ -124,15 +124,15 @@ class _Call:
         return name == "a" and {"side", "diag"} <= self.options.keys()
 
     def _options(self) -> dict[str, str]:
-        found = {o: LETTERS[o][0] for o in self.routine.options}
+        options = {o: LETTERS[o][0] for o in self.routine.options}
         for name, value in self.values.items():
             option = _OPTION_OF.get(name, name)
-            if option in found:
+            if option in options:
                 most = 2 if option.startswith("trans") else 1
                 if value not in range(most + 1):
                     raise illegal(self.letter, self.routine, option, f"is {value!r}, not 0 to {most}")
-                found[option] = LETTERS[option][min(int(value), 1)]
-        return found
+                options[option] = LETTERS[option][min(int(value), 1)]
+        return options
 
     def _wrong(self, argument: str, why: str) -> BlasError:
         return illegal(self.letter, self.routine, argument, why)
@@ -220,7 +220,7 @@ class _Call:
         operands = self.operands = {n: self._operand(n) for n in routine.operands}
         if self._is_idle(operands):
             lying = routine.in_place(self.letter)
-            made = [operands[n] if n in lying else operands[n].T.copy(order="K") for n in routine.written]
+            arrays = [operands[n] if n in lying else operands[n].T.copy(order="K") for n in routine.written]
         elif is_large(routine, self.options, self.sizes):
             order, b = (
                 len(operands["b"]) if self.options["side"] == "L" else operands["b"].shape[1],
@@ -228,11 +228,11 @@ class _Call:
             )
             system = Blocked(routine, ROUTINES["gemm"], self.letter, self.options)
             system.solve(operands["alpha"], operands["a"][:order, :order], b)
-            made = [b]
+            arrays = [b]
         else:
-            made = run(routine, self.letter, self.options, operands, self.sizes)
-        found = {n: self._stored(n, r) for n, r in zip(routine.written, made, strict=True)}
-        shown = [found[n] for n in routine.returned]
+            arrays = run(routine, self.letter, self.options, operands, self.sizes)
+        outputs = {n: self._stored(n, r) for n, r in zip(routine.written, arrays, strict=True)}
+        shown = [outputs[n] for n in routine.returned]
         return shown[0] if len(shown) == 1 else tuple(shown)
 
     # --- repeated calls
@@ -278,22 +278,22 @@ class _Call:
         shown: Callable[[Array], Any] = _itself
         own = None
         if name == "result":
-            made: Made = partial(_empty, (), OTHER_RESULTS.get(self.routine.name, self.dtype))
+            maker: Made = partial(_empty, (), OTHER_RESULTS.get(self.routine.name, self.dtype))
             shown = np.ndarray.item
         elif name not in self.routine.in_place(self.letter):
             shape = tuple(reversed(self.arrays[name].shape))
-            made = partial(_empty, shape, self.dtype)
+            maker = partial(_empty, shape, self.dtype)
             shown = np.transpose if len(shape) > 1 else shown
         elif name not in places:
             fill = np.empty if self._is_unread() and "beta" not in places else np.zeros
-            made = partial(_in_columns, fill, self.arrays[name].shape, self.dtype)
+            maker = partial(_in_columns, fill, self.arrays[name].shape, self.dtype)
         elif self._is_copied(name):
-            made = partial(_copied, places[name])
+            maker = partial(_copied, places[name])
         else:
             own = places[name]
-            made = itemgetter(own)
+            maker = itemgetter(own)
         operands, routine, letter = self.operands, self.routine, self.letter
-        return Direct(routine, letter, self.options, self.sizes, operands, places, made, shown, own)
+        return Direct(routine, letter, self.options, self.sizes, operands, places, maker, shown, own)
 
     def _is_idle(self, operands: Mapping[str, Array]) -> bool:
         """Return whether the call changes nothing."""
@@ -354,9 +354,9 @@ class _Call:
             if not np.may_share_memory(whole, made):
                 whole[self._place(name)] = made[::-1] if self._step(name) < 0 else made
             return whole
-        given = self.values.get(name)
+        value = self.values.get(name)
         if name in self.routine.in_place(self.letter):
-            own = isinstance(given, np.ndarray) and np.may_share_memory(made, given)
+            own = isinstance(value, np.ndarray) and np.may_share_memory(made, value)
             whole = made
         else:
             own = bool(self.values.get(f"overwrite_{name}")) and self._is_given(name)
@@ -365,8 +365,8 @@ class _Call:
             if own:
                 self.arrays[name][...] = whole
         if own:
-            return given
-        return whole.reshape(-1) if given is not None and np.ndim(given) == 1 else whole
+            return value
+        return whole.reshape(-1) if value is not None and np.ndim(value) == 1 else whole
 
     def _is_unread(self) -> bool:
         """Return whether all of a matrix that isn't given is written, and none of it is read."""
@@ -374,8 +374,8 @@ class _Call:
 
     def _is_given(self, name: str) -> bool:
         """Return whether an operand is the caller's own array, unconverted."""
-        given = self.values.get(name)
-        return isinstance(given, np.ndarray) and given.dtype == self.dtype and given.flags.writeable
+        operand = self.values.get(name)
+        return isinstance(operand, np.ndarray) and operand.dtype == self.dtype and operand.flags.writeable
 
     def _is_written(self, name: str) -> bool:
         """Return whether a vector is written where it lies. Level 1 always does it if it can."""

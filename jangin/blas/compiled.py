@@ -45,15 +45,15 @@ def run(
     """Run a routine's kernel on its operands by name. Return what it writes: the operand itself if the kernel
     updates it where it lies, else memory of its own. A matrix is given by its first element and its leading
     dimension, which is "ld" and its name."""
-    made, inputs, order = loaded(routine, letter, options)
-    given = tuple([sizes[n] for n in order])
+    executable, inputs, order = loaded(routine, letter, options)
+    ordered = tuple([sizes[n] for n in order])
     if not routine.in_place(letter):
-        return made.execute([arrays[n] for n in inputs], given)
-    ready = _readied(made, given)
+        return executable.execute([arrays[n] for n in inputs], ordered)
+    ready = _readied(executable, ordered)
     try:
         ready.run([address(arrays[n]) for n in (*inputs, *routine.written)])
     finally:
-        _kept(made, given, ready)
+        _kept(executable, ordered, ready)
     return [arrays[n] for n in routine.written]
 
 
@@ -105,10 +105,10 @@ def _loaded(
     """Return a kernel, and the names of its operands and of its sizes in order. All kernels share the threads
     of one."""
     with _making:
-        made = _artifact(ROUTINES[name], letter, letters, threads)
+        artifact = _artifact(ROUTINES[name], letter, letters, threads)
         shared = _first(threads) if (name, letter) != _FIRST[:2] else None
-        inputs = tuple(n.removesuffix(AGAIN) for n in made.plan.inputs)
-        return Executable(made, threads, shared), inputs, tuple(v.name for v, _ in made.plan.symbols)
+        inputs = tuple(n.removesuffix(AGAIN) for n in artifact.plan.inputs)
+        return Executable(artifact, threads, shared), inputs, tuple(v.name for v, _ in artifact.plan.symbols)
 
 
 _FIRST = "copy", "s", ()
@@ -129,6 +129,6 @@ def _artifact(routine: Routine, letter: str, letters: tuple[str, ...], threads: 
     from jangin.compiler.pipeline import build_plan
 
     chosen = dict(zip(routine.options, letters, strict=True))
-    made = build_plan(Kernel(routine, letter, chosen, options.target.machine).graph(), options)
-    entries.put(name, made.save)
-    return made
+    artifact = build_plan(Kernel(routine, letter, chosen, options.target.machine).graph(), options)
+    entries.put(name, artifact.save)
+    return artifact

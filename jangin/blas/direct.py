@@ -44,10 +44,10 @@ class Direct:
         own: int | None,
     ) -> None:
         kernel, inputs, order = loaded(routine, letter, options)
-        given = tuple(sizes[n] for n in order)
+        ordered = tuple(sizes[n] for n in order)
 
         def new() -> _Prepared:
-            return _Prepared(Ready(kernel, given), letter, inputs, routine, operands, places)
+            return _Prepared(Ready(kernel, ordered), letter, inputs, routine, operands, places)
 
         self._new = new
         self._free: list[_Prepared] = []

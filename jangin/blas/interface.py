@@ -69,15 +69,15 @@ def _extents(routine: Routine, operand: str) -> tuple[str, ...]:
 
 def _parameters(c: Compiled) -> list[str]:
     """Return the parameters of the Fortran function."""
-    r, found = c.routine, []
+    r, params = c.routine, []
     for word in r.words:
         if word in LETTERS:
-            found.append(f"const char *{word}")
+            params.append(f"const char *{word}")
         elif word in SIZES or word.startswith(("ld", "inc")):
-            found.append(f"const int *{word}")
+            params.append(f"const int *{word}")
         else:
-            found.append(f"{'' if word in r.written else 'const '}{c.type} *{word}")
-    return found
+            params.append(f"{'' if word in r.written else 'const '}{c.type} *{word}")
+    return params
 
 
 def fortran_declaration(c: Compiled) -> str:
@@ -98,8 +98,8 @@ def fortran(c: Compiled) -> str:
         lines.append(f"  o_{option} = o_{option} > 0;")
     for vector in r.vectors:
         (n,) = _extents(r, vector)
-        made = f"side_by_side({vector}, {n}, *inc{vector}, sizeof *{vector})"
-        lines.append(f"  {c.type} *v_{vector} = ({c.type} *){made};")
+        copy = f"side_by_side({vector}, {n}, *inc{vector}, sizeof *{vector})"
+        lines.append(f"  {c.type} *v_{vector} = ({c.type} *){copy};")
     lines += _call(c)
     return "\n".join([*lines, "}", ""])
 
@@ -210,18 +210,18 @@ def _result(c: Compiled, name: str) -> tuple[str, list[str], list[str]]:
 
 def cblas_declaration(c: Compiled) -> str:
     r = c.routine
-    found = ["CBLAS_LAYOUT layout"] if r.level > 1 else []
+    params = ["CBLAS_LAYOUT layout"] if r.level > 1 else []
     for word in r.words:
         if word in LETTERS:
-            found.append(f"{ENUMS[word]} {word}")
+            params.append(f"{ENUMS[word]} {word}")
         elif word in SIZES or word.startswith(("ld", "inc")):
-            found.append(f"int {word}")
+            params.append(f"int {word}")
         elif word in r.scalars and word not in r.written:
-            found.append(f"{c.type} {word}")
+            params.append(f"{c.type} {word}")
         else:
-            found.append(f"{'' if word in r.written else 'const '}{c.type} *{word}")
+            params.append(f"{'' if word in r.written else 'const '}{c.type} *{word}")
     result = "size_t" if r.name == "iamax" else c.result
-    return f"{result} cblas_{c.name}({', '.join(found)})"
+    return f"{result} cblas_{c.name}({', '.join(params)})"
 
 
 def cblas(c: Compiled) -> str:

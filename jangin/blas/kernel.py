@@ -93,8 +93,8 @@ class Kernel:
     ) -> Tensor:
         """Return a tensor of elements: `element(*operands, *index)`, with the operands of these names as
         buffers."""
-        given = [self[n] for n in names.split()]
-        return self.b.compute(dtype or self.dtype, shape, given, lambda bufs, *at: element(*bufs, *at))
+        operands = [self[n] for n in names.split()]
+        return self.b.compute(dtype or self.dtype, shape, operands, lambda bufs, *at: element(*bufs, *at))
 
     def total(
         self,
@@ -106,9 +106,9 @@ class Kernel:
         dtype: DType | None = None,
     ) -> Tensor:
         """Return a scalar: the terms `term(*operands, i)` combined, and `after` of the result."""
-        given = [self[n] for n in names.split()]
+        operands = [self[n] for n in names.split()]
         return self.b.reduction(
-            dtype or self.dtype, (), [count], combiner, given,
+            dtype or self.dtype, (), [count], combiner, operands,
             lambda bufs, _, k: term(*bufs, k[0]), after and (lambda acc, _: after(acc)),
         )  # fmt: skip
 
@@ -125,13 +125,13 @@ class Kernel:
 
     def updated(self, product: Tensor, before: Tensor) -> Tensor:
         """Return alpha product + beta before. A factor of 0 leaves its operand out, even if that is NaN."""
-        given = product, before, self["alpha"], self["beta"]
-        return self.b.map(lambda *values: cast(self.dtype, sum_of_scaled(*values)), *given)
+        operands = product, before, self["alpha"], self["beta"]
+        return self.b.map(lambda *values: cast(self.dtype, sum_of_scaled(*values)), *operands)
 
     def graph(self) -> Graph:
         """Return the routine's graph. Its outputs are the written operands, in order."""
-        made = self.routine.body(self)
-        results = made if isinstance(made, tuple) else (made,)
+        outputs = self.routine.body(self)
+        results = outputs if isinstance(outputs, tuple) else (outputs,)
         return self.b.graph(results, [f"{n}_out" for n in self.routine.written])
 
 

@@ -30,13 +30,13 @@ def chosen(names: Sequence[str]) -> list[tuple[str, Routine]]:
     """Return the letters and routines of names. A name without a type's letter, such as gemm, means every
     type that C has; no names mean all routines. Raises ValueError for an unknown name."""
     known = {n: (t, r) for n, (t, r) in all_routines().items() if t in C_TYPES}
-    found: dict[str, tuple[str, Routine]] = {}
+    routines: dict[str, tuple[str, Routine]] = {}
     for name in names or sorted(known):
         several = {n: (t, r) for n, (t, r) in known.items() if name in (n, r.name)}
         if not several:
             raise ValueError(f"there is no routine {name!r}; known: {', '.join(sorted(known))}")
-        found |= several
-    return list(found.values())
+        routines |= several
+    return list(routines.values())
 
 
 def emit(
@@ -64,11 +64,11 @@ def emit(
     for n, (letter, routine) in enumerate(asked):
         if progress is not None:
             progress(n, len(asked), routine.named(letter))
-        made = [*_models(letter, routine, options)]
-        models += made
-        inputs = tuple(t.name.removesuffix(AGAIN) for t in made[0].inputs)
-        prefixes = tuple(m.prefix for m in made)
-        compiled.append(Compiled(routine, letter, prefixes, inputs, made[0].symbols))
+        variants = [*_models(letter, routine, options)]
+        models += variants
+        inputs = tuple(t.name.removesuffix(AGAIN) for t in variants[0].inputs)
+        prefixes = tuple(m.prefix for m in variants)
+        compiled.append(Compiled(routine, letter, prefixes, inputs, variants[0].symbols))
     files: dict[str, Content] = {"jangin_blas.h": [header(compiled).encode()]}
     text = source(compiled)
     if kind == "c":
@@ -101,14 +101,14 @@ def _linked(objects: Sequence[bytes], text: str, head: str, target: Target) -> b
         paths = [folder / f"{n}.o" for n in range(len(objects))]
         for path, data in zip(paths, objects, strict=True):
             path.write_bytes(data)
-        made = folder / "libjangin_blas.so"
+        library = folder / "libjangin_blas.so"
         (folder / "objects").write_text("\n".join(map(str, paths)))
-        flags = ["-O2", "-fPIC", "-shared", "-Wl,-soname,libjangin_blas.so", "-o", str(made)]
-        given = [*command, *flags, str(folder / "jangin_blas.c"), f"@{folder / 'objects'}"]
-        done = subprocess.run(given, capture_output=True, text=True)
+        flags = ["-O2", "-fPIC", "-shared", "-Wl,-soname,libjangin_blas.so", "-o", str(library)]
+        arguments = [*command, *flags, str(folder / "jangin_blas.c"), f"@{folder / 'objects'}"]
+        done = subprocess.run(arguments, capture_output=True, text=True)
         if done.returncode:
             raise LinkError(f"{' '.join(command)} failed: {done.stderr.strip()[:2000]}")
-        return made.read_bytes()
+        return library.read_bytes()
 
 
 def _compiler(target: Target) -> Sequence[str]:

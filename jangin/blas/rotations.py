@@ -30,12 +30,12 @@ def rotg(k: Kernel) -> tuple[Tensor, ...]:
 
     def case(place: int) -> Tensor:
         def value(a: Expr, b: Expr) -> Expr:
-            found, unturned, turned = (
+            general, unturned, turned = (
                 whole(a, b)[place],
                 (a, zero, one, zero)[place],
                 (b, one, zero, one)[place],
             )
-            return select(eq(b, zero), unturned, select(eq(a, zero), turned, found))
+            return select(eq(b, zero), unturned, select(eq(a, zero), turned, general))
 
         return k.b.map(value, k["a"], k["b"])
 
@@ -56,10 +56,10 @@ def rotmg(k: Kernel) -> tuple[Tensor, ...]:
     """The modified rotation that makes the second component of (sqrt(d1) x1, sqrt(d2) y1) 0."""
     d1, d2, x1, y1 = (Load(Buffer(f"x{n}", k.dtype, ()), ()) for n in range(4))
     param = Buffer("x4", k.dtype, (const(5),))
-    made = _Rotation(Buffer("out", k.dtype, (const(8),)))
-    start = [made.put(D1, d1), made.put(D2, d2), made.put(X1, x1)]
-    start += [made.put(FLAG + n, Load(param, (const(n),))) for n in range(5)]
-    nest = block(*start, made.found(y1))
+    rotation = _Rotation(Buffer("out", k.dtype, (const(8),)))
+    start = [rotation.put(D1, d1), rotation.put(D2, d2), rotation.put(X1, x1)]
+    start += [rotation.put(FLAG + n, Load(param, (const(n),))) for n in range(5)]
+    nest = block(*start, rotation.found(y1))
     all_of = k.b.loop_nest([k[n] for n in k.routine.operands], nest, k.dtype, (const(8),))
 
     def part(at: int) -> Tensor:

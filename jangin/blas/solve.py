@@ -73,7 +73,7 @@ class _Solution:
         size, turn, rest, row = self.panel.square, Var("pk"), Var("pe"), Var("pr")
         square, lane = Buffer("back", self.dtype, (const(size), const(size)), "register"), Var("cl")
         term = turn * size
-        found: list[Stmt] = []
+        squares: list[Stmt] = []
         for start in range(0, self.panel.rows, size):
             loads = [
                 Store(square, (const(t), lane), Load(self.panel.buffer, (term + t, start + lane)))
@@ -84,11 +84,11 @@ class _Solution:
                 for r in range(size)
             ]
             copies = (For(lane, const(size), s, "vector") for s in (*loads, *stores))
-            found.append(Alloc(square, block(*copies)))
+            squares.append(Alloc(square, block(*copies)))
         last = self.order // size * size + rest
         single = Store(self.out, (self.line + row, last), Load(self.panel.buffer, (last, row)))
         return block(
-            For(turn, self.order // size, block(*found)),
+            For(turn, self.order // size, block(*squares)),
             For(rest, self.order % size, For(row, const(self.panel.rows), single)),
         )
 

@@ -35,11 +35,11 @@ def _written(k: Kernel, names: str, element: Callable[..., Expr]) -> Tensor:
     """Return the written vector. `element` gets the operands `names`, and the vector's old element last."""
     (written,) = k.routine.written
     out, task, n = Buffer("out", k.dtype, k.result(written)), Var("task"), k.size("n")
-    given = [(Buffer(f"x{p}", k.dtype, k[name].shape), name) for p, name in enumerate(names.split())]
+    operands = [(Buffer(f"x{p}", k.dtype, k[name].shape), name) for p, name in enumerate(names.split())]
     begin = task * TASK
 
     def one(i: Expr) -> Stmt:
-        read = [Load(x, () if name in k.routine.scalars else (i,)) for x, name in given]
+        read = [Load(x, () if name in k.routine.scalars else (i,)) for x, name in operands]
         return Store(out, (i,), element(*read, Load(out, (i,))))
 
     elements = each("e", begin, minimum(const(TASK), n - begin), lanes(k.dtype), one)
@@ -160,18 +160,18 @@ def rotm(k: Kernel) -> tuple[Tensor, Tensor]:
     def at(param: Buffer, place: int, positive: float, zero: float) -> Expr:
         """Return a number of the matrix. A positive flag or a flag of 0 may fix it; NaN stands for no fixed
         value."""
-        flag, given, nothing = param[const(0)], param[const(place)], const(0, k.dtype)
+        flag, number, nothing = param[const(0)], param[const(place)], const(0, k.dtype)
         if not math.isnan(positive):
-            given = select(flag > nothing, const(positive, k.dtype), given)
+            number = select(flag > nothing, const(positive, k.dtype), number)
         if not math.isnan(zero):
-            given = select(eq(flag, nothing), const(zero, k.dtype), given)
-        return given
+            number = select(eq(flag, nothing), const(zero, k.dtype), number)
+        return number
 
     def mixed(own: str, other: str, diagonal: int, beside: int, sign: float) -> Tensor:
         def element(v: Buffer, w: Buffer, param: Buffer, i: Expr) -> Expr:
             same = eq(param[const(0)], const(-2, k.dtype))
-            given = at(param, diagonal, math.nan, 1.0) * v[i] + at(param, beside, sign, math.nan) * w[i]
-            return select(same, v[i], given)
+            total = at(param, diagonal, math.nan, 1.0) * v[i] + at(param, beside, sign, math.nan) * w[i]
+            return select(same, v[i], total)
 
         return k.elements(k[own].shape, f"{own} {other} param", element)
 

@@ -28,12 +28,12 @@ def emit_files(
     check_extras(options, kind, languages, package)
     start = time.perf_counter()
     with progress(settings) as tell:
-        made = emit_by(options, model, kind, name, constants, tell)
-    made = made.extended(languages, package)
+        emission = emit_by(options, model, kind, name, constants, tell)
+    emission = emission.extended(languages, package)
     console = terminal()
-    console.print(summary(made))
-    made.save(folder, force=force)
-    files = ", ".join(made.files)
+    console.print(summary(emission))
+    emission.save(folder, force=force)
+    files = ", ".join(emission.files)
     console.print(f"{folder}: {files}; compiled in {time.perf_counter() - start:.2f} s", soft_wrap=True)
 
 

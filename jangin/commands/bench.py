@@ -72,17 +72,17 @@ def bench(
     sizes = fixed_sizes(parse_shapes(shapes))
     names = (*(["untuned"] if tune else []), *peers)
     options = benchmark.Options(names, rounds, seconds, sizes, symbolic, _arrays(inputs), compiling=compiling)
-    found = []
+    comparisons = []
     console = terminal()
     for model in models:
         work = flops(import_model(model, compiling.but(shapes=sizes), until="fuse")) or 0
         for count in counts:
-            found.append(_compare(model, count, options, work))
-            for table in benchmark.tables(found[-1:]):
+            comparisons.append(_compare(model, count, options, work))
+            for table in benchmark.tables(comparisons[-1:]):
                 console.print(table)
     if output is not None:
-        _write(output, benchmark.as_json(found))
-    return found
+        _write(output, benchmark.as_json(comparisons))
+    return comparisons
 
 
 def layers(
@@ -100,7 +100,7 @@ def layers(
     options, counts = settings.options(target, shapes), parse_counts(threads or str(default_threads()))
     _ready(models, output, trace)
     bound, console = options.shapes, terminal()
-    found: list[Account] = []
+    accounts: list[Account] = []
     events: list[Event] = []
     for count in counts:
         roofs = measure(count)
@@ -111,16 +111,16 @@ def layers(
                 events += several_events(loaded, feeds, process=len(events))
                 continue
             exe = single_plan(loaded, model, feeds)
-            found.append(account(model.stem, bound, exe, feeds, roofs))
-            console.print(layers_table(found[-1]))
-            console.print(summary(found[-1]), soft_wrap=True)
+            accounts.append(account(model.stem, bound, exe, feeds, roofs))
+            console.print(layers_table(accounts[-1]))
+            console.print(summary(accounts[-1]), soft_wrap=True)
             if trace is not None:
-                events += trace_events(found[-1], exe, feeds, process=len(found))
+                events += trace_events(accounts[-1], exe, feeds, process=len(accounts))
     if output is not None:
-        _write(output, layers_json(found))
+        _write(output, layers_json(accounts))
     if trace is not None:
         _write(trace, {"traceEvents": events, "displayTimeUnit": "ms"})
-    return found
+    return accounts
 
 
 def deadlines(
@@ -138,7 +138,7 @@ def deadlines(
     figures, and return them. They are also written to `output` as JSON."""
     within, options = parse_deadline(deadline), settings.options(target, shapes)
     _ready(models, output)
-    found: list[Latencies] = []
+    measured: list[Latencies] = []
     for model in models:
         for count in parse_counts(threads or "1"):
             exe = executable(model, settings, options.but(threads=count))
@@ -146,11 +146,11 @@ def deadlines(
             for load in (0, default_threads()):
                 with loaded(load):
                     times = latencies(partial(exe.run, feeds), within, seconds)
-                found.append(Latencies(model.stem, count, load, within, tuple(times)))
-    terminal().print(deadline_table(found))
+                measured.append(Latencies(model.stem, count, load, within, tuple(times)))
+    terminal().print(deadline_table(measured))
     if output is not None:
-        _write(output, [x.as_json() for x in found])
-    return found
+        _write(output, [x.as_json() for x in measured])
+    return measured
 
 
 def _ready(models: Sequence[Path], *outputs: Path | None) -> None:
@@ -177,10 +177,10 @@ def _compare(model: Path, threads: int, options: benchmark.Options, work: int) -
 
 
 def _arrays(texts: Sequence[str]) -> dict[str, Array]:
-    found = {}
+    arrays = {}
     for text in texts:
         name, _, path = text.partition("=")
         if not path.endswith(".npy"):
             raise ValueError(f"--input {text!r}: write name=file.npy")
-        found[name] = np.load(path, allow_pickle=False)
-    return found
+        arrays[name] = np.load(path, allow_pickle=False)
+    return arrays

@@ -96,7 +96,7 @@ def compared(model: Path, options: Options, seconds: float, goal: Goal) -> tuple
             meter, notes = None, [f"Joules weren't measured: {error}."]
         stack.enter_context(within(options.limits, seconds))
         devices, store = goal.devices or (options.asked,), winners_of(options)
-        found, share = list[Choice](), seconds / len(goal.precisions)
+        choices, share = list[Choice](), seconds / len(goal.precisions)
         for precision in goal.precisions:
             try:
                 path, drop = _quantized(model, precision, options, goal)
@@ -105,12 +105,12 @@ def compared(model: Path, options: Options, seconds: float, goal: Goal) -> tuple
                 continue
             with shown() as tell:
                 trials = measure(path, options, devices, counts(options), share, meter, store, tell)
-            found += [Choice(precision, path, drop, trial) for trial in trials]
+            choices += [Choice(precision, path, drop, trial) for trial in trials]
             if any(t.outcome.stopped for t in trials):
                 break
-    if not found:
+    if not choices:
         raise ValueError(" ".join(notes))
-    return found, " ".join(notes)
+    return choices, " ".join(notes)
 
 
 def _quantized(model: Path, precision: str, options: Options, goal: Goal) -> tuple[Path, float]:
@@ -119,13 +119,13 @@ def _quantized(model: Path, precision: str, options: Options, goal: Goal) -> tup
     if precision == FLOATS:
         return model, 0.0
     assert goal.data is not None and goal.folder is not None  # `check` has seen to it
-    given = {name: getattr(options, name) for name in Common.__annotations__}
-    found = quantize(model, goal.data, precision, drop=goal.drop, **given)  # its sizes stay open
+    keywords = {name: getattr(options, name) for name in Common.__annotations__}
+    quantized = quantize(model, goal.data, precision, drop=goal.drop, **keywords)  # its sizes stay open
     path = goal.folder / f"{model.stem}-{precision}.onnx"
     with writing(goal.folder):
         goal.folder.mkdir(parents=True, exist_ok=True)
-    found.save(path)
-    return path, found.drop
+    quantized.save(path)
+    return path, quantized.drop
 
 
 @contextmanager

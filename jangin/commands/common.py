@@ -111,11 +111,11 @@ class _Terminal(Console):
             super().print(*objects, **{"soft_wrap": True, **how})
             return
         for o in objects:
-            made = laid_out(o, self) if isinstance(o, Table) and not self.plain else o
-            if isinstance(made, Table) and self.plain:
-                self.file.write(visible(tabbed(made)))
+            item = laid_out(o, self) if isinstance(o, Table) and not self.plain else o
+            if isinstance(item, Table) and self.plain:
+                self.file.write(visible(tabbed(item)))
             else:
-                super().print(made, soft_wrap=not isinstance(made, Table))
+                super().print(item, soft_wrap=not isinstance(item, Table))
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -162,9 +162,13 @@ def bar_with(*columns: ProgressColumn | str, memory: float = 30.0) -> Progress:
     the end. Text columns may contain its fields in braces. The time left is estimated from the last `memory`
     seconds."""
     console = terminal(error=True)
-    made = (TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns)
+    bar_columns = (TextColumn(c, markup=False) if isinstance(c, str) else c for c in columns)
     return _Bars(
-        *made, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=memory
+        *bar_columns,
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        speed_estimate_period=memory,
     )
 
 
@@ -187,8 +191,8 @@ def progress(settings: Settings) -> Iterator[Callable[[int, int, str], None]]:
         tell(1, 1, "load")
     if settings.verbose:
         times = {what: seconds.wall for what, seconds in account.steps.items()}
-        found = [f"{what} {seconds:.2f} s" for what, seconds in times.items() if seconds >= REPORTED]
-        terminal(error=True).print("steps: " + (", ".join(found) or "none that took time (from the cache)"))
+        steps = [f"{what} {seconds:.2f} s" for what, seconds in times.items() if seconds >= REPORTED]
+        terminal(error=True).print("steps: " + (", ".join(steps) or "none that took time (from the cache)"))
 
 
 def share(done: int, total: int, what: str) -> float:
@@ -231,7 +235,7 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
     `image=1x3x224x224` gives the shape of a whole input, in which `?` leaves a size as it is.
 
     Raises ValueError for anything else."""
-    found: dict[str, Any] = {}
+    shapes: dict[str, Any] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         try:
@@ -239,16 +243,16 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
                 raise ValueError
             if ".." in value:
                 low, _, high = value.partition("..")
-                found[name] = (int(low), int(high))
+                shapes[name] = (int(low), int(high))
             elif "x" in value or value == "?":
-                found[name] = tuple(None if n == "?" else int(n) for n in value.split("x"))
+                shapes[name] = tuple(None if n == "?" else int(n) for n in value.split("x"))
             else:
-                found[name] = int(value)
+                shapes[name] = int(value)
         except ValueError:
             raise ValueError(
                 f"--shape {text!r} is not understood: write batch=1, seq=1..512 or image=1x3x224x224"
             ) from None
-    return found
+    return shapes
 
 
 def parse_counts(text: str, flag: str = "--threads") -> list[int]:
@@ -269,14 +273,14 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def parse_limits(text: str) -> Limits:
     """Parse limits such as `seconds=60,memory=2G,nodes=100000`. Each part is optional. Raises ValueError for
     anything else."""
-    found: dict[str, float] = {}
+    limits: dict[str, float] = {}
     for part in filter(None, text.split(",")):
-        given = re.fullmatch(r"(seconds)=(\d+(?:\.\d+)?)()|(memory)=(\d+)([KMG]?)|(nodes)=(\d+)()", part)
-        if given is None:
+        match = re.fullmatch(r"(seconds)=(\d+(?:\.\d+)?)()|(memory)=(\d+)([KMG]?)|(nodes)=(\d+)()", part)
+        if match is None:
             raise ValueError(f"--limits {text!r} is not understood: write seconds=60,memory=2G,nodes=100000")
-        name, number, unit = (g for g in given.groups() if g is not None)
-        found[name] = float(number) if name == "seconds" else int(number) * UNITS[unit]
-    return Limits(**found)  # type: ignore[arg-type]
+        name, number, unit = (g for g in match.groups() if g is not None)
+        limits[name] = float(number) if name == "seconds" else int(number) * UNITS[unit]
+    return Limits(**limits)  # type: ignore[arg-type]
 
 
 def fixed_sizes(shapes: Mapping[str, Any]) -> dict[str, int]:
@@ -288,15 +292,15 @@ def parse_inputs(texts: Sequence[str], specs: Sequence[TensorSpec]) -> dict[str,
     """Parse inputs, and return the text of each by name. A text is `name=what`, or only `what` if the model
     has one input. Raises ValueError for an unknown input."""
     names = [spec.name for spec in specs]
-    found: dict[str, str] = {}
+    inputs: dict[str, str] = {}
     for text in texts:
         name, separator, value = text.partition("=")
         if not separator and len(names) == 1:
             name, value = names[0], text
         if name not in names or not value:
             raise ValueError(f"--input {text!r}: write name=file.npy; the inputs are {', '.join(names)}")
-        found[name] = value
-    return found
+        inputs[name] = value
+    return inputs
 
 
 def single_plan(exe: Runnable, model: Path, feeds: Mapping[str, Array]) -> Executable:
@@ -323,9 +327,9 @@ def read_inputs(
     seed: int = 0,
 ) -> dict[str, Array]:
     """Return an array for each input, as `texts` tell (see `parse_inputs`). All other inputs are random."""
-    given = parse_inputs(texts, exe.inputs)
+    sources = parse_inputs(texts, exe.inputs)
     return {
-        spec.name: read_input(spec, given.get(spec.name, "random"), sizes, pixels, seed + i)
+        spec.name: read_input(spec, sources.get(spec.name, "random"), sizes, pixels, seed + i)
         for i, spec in enumerate(exe.inputs)
     }
 

@@ -37,18 +37,18 @@ def run(
     if len(named) != 2:
         raise ValueError(f"--engines {engines!r}: write one, or two as in jangin,onnxruntime")
     with bar() as tell:
-        found = compare(
+        comparison = compare(
             a, b, data, engines=(named[0], named[1]),
             tolerance=tolerance, replay=replay, shapes=parse_shapes(shapes), threads=threads, progress=tell,
             pixels=pixels, crop=crop, tokenizer=tokenizer, limit=limit, **settings.given,
         )  # fmt: skip
     console = terminal()
-    console.print(table(found))
-    console.print(summary(found), soft_wrap=True)
+    console.print(table(comparison))
+    console.print(summary(comparison), soft_wrap=True)
     if plot is not None:
-        write_text(plot, visible(svg(found, f"{a.name} against {b.name}")))
+        write_text(plot, visible(svg(comparison, f"{a.name} against {b.name}")))
         console.print(f"{plot}: the differences by depth")
-    return found
+    return comparison
 
 
 def table(found: Comparison) -> Table:

@@ -67,15 +67,15 @@ def convert(model: Path, settings: Settings, output: Path, shapes: Sequence[str]
         output.parent.mkdir(parents=True, exist_ok=True)
         aside = tempfile.TemporaryDirectory(dir=output.parent, prefix=".convert-")
     with aside as folder:
-        made = Path(folder, "model")
+        draft = Path(folder, "model")
         with writing(output):
             if single:
-                made.write_bytes(files[output.name])
+                draft.write_bytes(files[output.name])
             else:
-                _keep(files, made, output.name)
+                _keep(files, draft, output.name)
         exact = output.suffix != ".tflite"
-        _check(model, made, options, exact)
-        os.replace(made, output)
+        _check(model, draft, options, exact)
+        os.replace(draft, output)
     size, many = sum(map(len, files.values())), f"{len(files)} files, " if len(files) > 1 else ""
     what = "the same bits as" if exact else "within rounding of"
     terminal().print(f"{output}: {many}{size / 1e6:.1f} MB, {what} {model} on random inputs")
@@ -150,11 +150,11 @@ def _runs(model: Any) -> Iterator[tuple[Sequence[Array], Sequence[Array]]]:
         sizes = {d: factor * (SIZE + n) for n, d in enumerate(symbols)}
         feeds = [random_input(spec, sizes, seed) for seed, spec in enumerate(model.inputs)]
         try:
-            found = _tuple(model(*feeds))
+            results = _tuple(model(*feeds))
         except ValueError as error:
             refused = error
             continue
-        yield feeds, found
+        yield feeds, results
         done += 1
         if done == RUNS:
             return

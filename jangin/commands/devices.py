@@ -46,8 +46,8 @@ def devices() -> None:
     libraries.add_row("llvmlite (LLVM)", _llvm(), "all code that Jangin generates")
     libraries.add_row("NumPy", np.__version__, "arrays; its SGEMM as a yardstick")
     for name, title in TITLES_OF_LIBRARIES.items():
-        found = find(name)
-        libraries.add_row(title, found.version if found else "absent", "kernels, with --libraries")
+        library = find(name)
+        libraries.add_row(title, library.version if library else "absent", "kernels, with --libraries")
     for peer in PEERS:
         libraries.add_row(TITLES[peer], installed(peer) or "absent", "comparison in `jangin bench`")
     console.print(libraries)
@@ -75,12 +75,14 @@ def _cuda() -> Table | str:
     """Return NVIDIA's GPUs with their figures, or the reason why there are none and the targets that can be
     compiled for."""
     compilers = ", ".join(map(str, nvrtc.found())) or "none; pip install 'jangin[cuda]'"
-    made = f"targets: {', '.join(CUDA)}; compiler: {compilers}"
+    caption = f"targets: {', '.join(CUDA)}; compiler: {compilers}"
     try:
         there = cuda_devices.devices()
     except LoadError as error:
-        return f"CUDA: {error}\n  {made}"
-    table = Table("CUDA", "device", "capability", "driver", "units", "clock", "memory", "GB/s", caption=made)
+        return f"CUDA: {error}\n  {caption}"
+    table = Table(
+        "CUDA", "device", "capability", "driver", "units", "clock", "memory", "GB/s", caption=caption
+    )
     for d in there:
         version = ".".join(map(str, d.version))
         clock, memory = f"{d.clock / 1e6:.2f} GHz", f"{d.memory >> 20} MiB"
@@ -143,8 +145,8 @@ def _row(target: Target, here: bool) -> list[str]:
 def _llvm() -> str:
     """Return the versions of llvmlite and LLVM, or the reason why LLVM can't be used."""
     try:
-        found = llvm.version()
+        release = llvm.version()
     except LlvmError as error:
         return str(error)
     known = "" if llvm.is_checked() else ", with which Jangin wasn't checked"
-    return f"{version('llvmlite')} ({found}{known})"
+    return f"{version('llvmlite')} ({release}{known})"

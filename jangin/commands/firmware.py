@@ -38,10 +38,10 @@ def is_microcontroller(target: Target) -> bool:
 def parse_bytes(option: str, text: str) -> int:
     """Return the bytes of a text such as "64K". Raise ValueError, which names the option, for any other
     text."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KM]?)B?", text.strip(), re.IGNORECASE)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KM]?)B?", text.strip(), re.IGNORECASE)
+    if match is None:
         raise ValueError(f"{option} {text!r} is no size: write for example {option} 64K")
-    return int(float(found[1]) * UNITS[found[2].upper()])
+    return int(float(match[1]) * UNITS[match[2].upper()])
 
 
 def firmware(
@@ -57,18 +57,18 @@ def firmware(
         options, open_sizes = _with_least_sizes(path, options)
         model = model_by(options, path, "c", "", "inside", tell)
     plan = model.parts[-1].plan
-    found = layers(plan, model.target)
+    estimates = layers(plan, model.target)
     if open_sizes:
         console.print(f"sizes that the model leaves open: {', '.join(f'{n} = 1' for n in open_sizes)}")
-    console.print(_layers_table(found, room))
+    console.print(_layers_table(estimates, room))
     console.print(memory_picture(plan))
-    code, arena = code_bytes(plan, found), model.typical_bytes()[0]
+    code, arena = code_bytes(plan, estimates), model.typical_bytes()[0]
     kept = model.state.size if model.state is not None else 0
     total = {"flash": model.weights.bytes + code, "ram": arena + kept + STACK}
-    console.print(_summary(model, code, arena, found))
+    console.print(_summary(model, code, arena, estimates))
     if picture is not None:
         write_text(picture, memory_svg(plan))
-    _refuse(model, found, total, room)
+    _refuse(model, estimates, total, room)
 
 
 def _with_least_sizes(path: Path, options: Options) -> tuple[Options, list[str]]:

@@ -37,13 +37,13 @@ def _shown(params: Iterable[Any]) -> list[Any]:
 
     The parameters of completion are in a group of their own, so that their long names don't narrow the other
     texts."""
-    found = [*params]
-    for param in found:
+    items = [*params]
+    for param in items:
         if getattr(param, "is_flag", False):
             param.metavar = ""
         if param.name in ("install_completion", "show_completion"):
             param.rich_help_panel = "Completion"
-    return found
+    return items
 
 
 class Command(TyperCommand):
@@ -60,9 +60,9 @@ class Group(TyperGroup):
         flags = {n for p in self.params if getattr(p, "is_flag", False) and not p.is_eager for n in p.opts}
         flags -= {name for command in self.commands.values() for p in command.params for name in p.opts}
         end = args.index("--") if "--" in args else len(args)
-        found = [a for a in args[:end] if a in flags]
+        own = [a for a in args[:end] if a in flags]
         rest: list[str] = super().parse_args(
-            ctx, [*found, *(a for a in args[:end] if a not in flags), *args[end:]]
+            ctx, [*own, *(a for a in args[:end] if a not in flags), *args[end:]]
         )
         return rest
 

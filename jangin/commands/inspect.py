@@ -137,9 +137,9 @@ def _inspect_model(
             say(_explained(model, options, tell))
         return
     if len(options.target.each) > 1:
-        made = build_by(options, model)
-        assert isinstance(made, SeveralArtifact)
-        _inspect_several(made, after, placement, memory)
+        artifact = build_by(options, model)
+        assert isinstance(artifact, SeveralArtifact)
+        _inspect_several(artifact, after, placement, memory)
         return
     if placement:
         _placement(model, settings, options, output)
@@ -177,8 +177,8 @@ def _inspect_graph(
     nodes = {n.outputs[0]: n for n in graph.nodes if n.op == "kernel"}
     kernels = {entry[0].func.name: (nodes[out], entry[0]) for out, entry in scheduled.items()}
     if kernel:
-        found = [kernel_text(graph, *k, show, options.target) for k in _find(kernel, kernels, plan)]
-        say("\n".join(found))
+        texts = [kernel_text(graph, *k, show, options.target) for k in _find(kernel, kernels, plan)]
+        say("\n".join(texts))
     elif after == "plan":
         say(print_plan(plan))
     elif memory:
@@ -188,17 +188,17 @@ def _inspect_graph(
 
 
 def _explained(model: ModelSource, options: Options, tell: Progress) -> str:
-    found = cases(loaded(model, options), options, tell)
-    parts = [(case.sizes, *_variant(plan_graph(case.graph, options, tell))) for case in found.made]
-    return explain_variants(parts, found.absent)
+    variants = cases(loaded(model, options), options, tell)
+    parts = [(case.sizes, *_variant(plan_graph(case.graph, options, tell))) for case in variants.made]
+    return explain_variants(parts, variants.absent)
 
 
 def _variant(planned: Planned) -> tuple[Sequence[TensorSpec], str]:
     """Return the outputs of a plan or program, and a description of its sizes."""
     if planned.program is None:
         (plan,) = planned.plans
-        found = Signature(plan)
-        return found.outputs, explain_plan(plan, found.inputs)
+        signature = Signature(plan)
+        return signature.outputs, explain_plan(plan, signature.inputs)
     region = planned.program.region
     inputs, outputs = ([spec_of(region.values[n]) for n in e] for e in (region.inputs, region.outputs))
     return outputs, explain_program(planned.program, planned.plans, inputs)
@@ -220,16 +220,16 @@ def _inspect_compiled(
         raise ValueError(
             f"{model} is compiled: it has a plan, but no other IR; inspect the model it came from"
         )
-    made = checked(read_artifact(model))
-    if isinstance(made, VariantsArtifact):
-        terminal().print(summary(made))
-        for sizes, part in zip(made.sizes, made.parts, strict=True):
+    artifact = checked(read_artifact(model))
+    if isinstance(artifact, VariantsArtifact):
+        terminal().print(summary(artifact))
+        for sizes, part in zip(artifact.sizes, artifact.parts, strict=True):
             terminal().print(f"variant for {listed(sizes)}:")
             _inspect_part(part, after, placement, memory)
-    elif isinstance(made, SeveralArtifact):
-        _inspect_several(made, after, placement, memory)
+    elif isinstance(artifact, SeveralArtifact):
+        _inspect_several(artifact, after, placement, memory)
     else:
-        _inspect_part(made, after, placement, memory)
+        _inspect_part(artifact, after, placement, memory)
 
 
 def _inspect_several(made: SeveralArtifact, after: str, placement: bool, memory: bool) -> None:
@@ -304,8 +304,8 @@ def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan)
         for name in names:
             said = whole.value(name)
             # formats needn't declare an output's shape
-            found = fused.value(name) if said.shape is None else said
-            console.print(f"{kind} {name}: {found}")
+            tensor = fused.value(name) if said.shape is None else said
+            console.print(f"{kind} {name}: {tensor}")
     counts = Counter(n.op.removeprefix(f"{source.dialect.domain}.") for n in whole.nodes)
     weights = sum(a.nbytes for a in whole.constants.values())
     console.print(f"{len(whole.nodes)} nodes: " + ", ".join(f"{n} {op}" for op, n in counts.most_common()))

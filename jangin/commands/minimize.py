@@ -146,12 +146,12 @@ def smallest(
             tell(total - len(best), total, f"{len(best)} nodes")
         chunks = _chunks(best, parts)
         others = [[n for n in best if n not in set(c)] for c in chunks] if parts > 2 else []
-        found = next(
+        subset = next(
             (c for c in (*chunks, *others) if (part := cutter.part(c)) is not None and test(part)), None
         )
-        if found is not None:
-            parts = 2 if found in chunks else max(parts - 1, 2)
-            best = found
+        if subset is not None:
+            parts = 2 if subset in chunks else max(parts - 1, 2)
+            best = subset
         elif parts < len(best):
             parts = min(2 * parts, len(best))
         else:
@@ -182,11 +182,11 @@ class _Cutter:
     def part(self, kept: Sequence[int]) -> onnx.ModelProto | None:
         """Return the model that consists of these nodes, or None if an input's type isn't known."""
         nodes = [self.model.graph.node[i] for i in kept]
-        made = {o for n in nodes for o in n.output if o}
+        produced = {o for n in nodes for o in n.output if o}
         read = dict.fromkeys(name for i in kept for name in self.reads[i])
         wanted = {o.name for o in self.model.graph.output}
         outputs = [o for n in nodes for o in n.output if o and (o not in read or o in wanted)]
-        inputs = [n for n in read if n not in made and n not in self.constants]
+        inputs = [n for n in read if n not in produced and n not in self.constants]
         if any(n not in self.infos for n in inputs) or not outputs:
             return None
         graph = helper.make_graph(
@@ -194,7 +194,7 @@ class _Cutter:
             self.model.graph.name,
             [self.infos[n] for n in inputs],
             [self.infos.get(n) or helper.make_empty_tensor_value_info(n) for n in outputs],
-            [self.constants[n] for n in read if n in self.constants and n not in made],
+            [self.constants[n] for n in read if n in self.constants and n not in produced],
         )
         part = onnx.ModelProto()
         part.CopyFrom(self.model)

@@ -27,8 +27,8 @@ from jangin.targets import Target, resolve
 
 def opt(file: str, passes: Sequence[str], emit: str, target: str | None) -> None:
     """Apply passes to the loop nest or graph in `file` ("-" is standard input), and print the result."""
-    found = resolve(target)
-    forms = ("ir", *backend_of(found).forms)
+    resolved = resolve(target)
+    forms = ("ir", *backend_of(resolved).forms)
     if emit not in forms:
         raise ValueError(f"--emit {emit!r} is unknown; known: {', '.join(forms)}")
     if file == "-":
@@ -37,9 +37,9 @@ def opt(file: str, passes: Sequence[str], emit: str, target: str | None) -> None
         with open(file, encoding="utf-8") as source:
             text = source.read()
     if text.lstrip().startswith("graph"):
-        say(opt_graph(text, passes, emit, found))
+        say(opt_graph(text, passes, emit, resolved))
     else:
-        say(opt_func(text, passes, emit, found))
+        say(opt_func(text, passes, emit, resolved))
 
 
 def opt_graph(text: str, passes: Sequence[str], emit: str, target: Target) -> str:

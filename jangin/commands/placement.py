@@ -104,15 +104,15 @@ def counts(rows: Sequence[Placed]) -> Counter[str]:
 
 
 def table(rows: Sequence[Placed]) -> Table:
-    found = counts(rows)
-    total = ", ".join(f"{found[kind]} {kind}" for kind in KINDS)
-    made = Table("node", "runs as", "where", title=f"placement of {len(rows)} nodes: {total}")
+    tally = counts(rows)
+    total = ", ".join(f"{tally[kind]} {kind}" for kind in KINDS)
+    table = Table("node", "runs as", "where", title=f"placement of {len(rows)} nodes: {total}")
     for row in rows:
         kernels = ", ".join(row.kernels) + (" (fused)" if row.shared else "")
         where = "; ".join(filter(None, (kernels, row.where)))
-        made.add_row("  " * row.depth + row.node, row.runs, where)
-    made.caption = "\n".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items() if found[kind])
-    return made
+        table.add_row("  " * row.depth + row.node, row.runs, where)
+    table.caption = "\n".join(f"{kind}: {meaning}" for kind, meaning in KINDS.items() if tally[kind])
+    return table
 
 
 def as_json(rows: Sequence[Placed]) -> dict[str, Any]:
@@ -132,8 +132,8 @@ def devices_table(made: SeveralArtifact) -> Table:
             at = f"{made.names[targets.index(part.plan.target)]}, segment {n}"
             for source in _sources(part):
                 placed[name].setdefault(source, []).append(at)
-    found = {source: None for part in made.parts for p in plans(part) for source in _sources(p)}
-    for source in found:
+    sources = {source: None for part in made.parts for p in plans(part) for source in _sources(p)}
+    for source in sources:
         where = ["; ".join(placed[name].get(source, ())) for name in made.placed]
         table.add_row(str(source), " or ".join(made.names), *where)
     return table

@@ -50,25 +50,25 @@ def run(
         if kind == "int8":  # LiteRT is no quicker with fewer bits
             weight_bits = weight_bits or I8.bits
     with bar() as tell:
-        found = quantize(
+        quantized = quantize(
             model, data, kind, drop=parse_share(drop) if drop else None, method=method,
             labels=labels, block=block, pixels=pixels, crop=crop, tokenizer=tokenizer, limit=limit,
             shapes=options.shapes, threads=threads, progress=tell, smooth=smooth, equalize=equalize,
             weight_bits=weight_bits, **settings.given,
         )  # fmt: skip
     console = terminal()
-    if found.report is not None:
-        console.print(table(found.report))
-        console.print(reported(found.report), soft_wrap=True)
+    if quantized.report is not None:
+        console.print(table(quantized.report))
+        console.print(reported(quantized.report), soft_wrap=True)
         if html is not None:
-            write_text(html, visible(page(f"{model.stem} in smaller numbers", found.report)))
+            write_text(html, visible(page(f"{model.stem} in smaller numbers", quantized.report)))
             console.print(f"{html}: the report")
-    console.print(summary(found))
+    console.print(summary(quantized))
     for file in files:
         file.parent.mkdir(parents=True, exist_ok=True)
-        found.save(file)
+        quantized.save(file)
         console.print(f"{file}: {file.stat().st_size / 1e6:.1f} MB")
-    return found
+    return quantized
 
 
 def parse_share(text: str) -> float:

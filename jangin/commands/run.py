@@ -72,12 +72,12 @@ def run(
             f"{model} is compiled already, so that --objective can't choose its kernels any more"
         )
     exe = executable(model, settings, options)
-    given = parse_inputs(inputs, exe.inputs)
+    sources = parse_inputs(inputs, exe.inputs)
     feeds = read_inputs(exe, inputs, fixed_sizes(options.shapes), pixels, seed)
     start = time.perf_counter()
     results = exe.run(feeds)
     milliseconds = (time.perf_counter() - start) * 1e3
-    for name in feeds.keys() - given.keys():
+    for name in feeds.keys() - sources.keys():
         console.print(f"input {name} is random")
     for name, array in results.items():
         describe(name, array)
@@ -103,10 +103,10 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
         raise ValueError("--profile is for models that are one plan; this one is a program of several")
     if isinstance(exe, StatefulExecutable):
         raise ValueError("--profile is for models without state; this one keeps some from run to run")
-    found = exe.profile(feeds)
-    total = sum(t.seconds for t in found)
+    timings = exe.profile(feeds)
+    total = sum(t.seconds for t in timings)
     table = Table("ms", "share", "GB/s", "tasks", "kernel", "computes", title=f"{total * 1e3:.2f} ms a run")
-    ordered = sorted(found, key=lambda t: -t.seconds)
+    ordered = sorted(timings, key=lambda t: -t.seconds)
     for t in ordered[:PROFILED]:
         speed = f"{t.bytes / t.seconds / 1e9:.1f}" if t.seconds else ""
         share, sources = f"{t.seconds / total if total else 0:.1%}", str(t.launch.sources)
@@ -174,17 +174,17 @@ def compile_file(
     if timings:
         from jangin.commands.timings import build_timed
 
-        made = build_timed(model, options, account)
+        artifact = build_timed(model, options, account)
     else:
         with progress(settings) as tell:
-            made = build_by(options, model, tell)
+            artifact = build_by(options, model, tell)
     seconds = time.perf_counter() - start
     account.tell(0, 1, "save")
     prefix = None
     if secret is None:
-        made.save(output)
+        artifact.save(output)
     else:
-        prefix = save_encrypted(output, secret, made.write)
+        prefix = save_encrypted(output, secret, artifact.write)
     account.tell(1, 1, "save")
     signature = None if key is None else sign(output, key, prefix)
     console, lock = terminal(), "" if secret is None else f" encrypted by {secret}"
@@ -192,7 +192,7 @@ def compile_file(
         from jangin.commands.timings import kernels_table, steps_table
 
         console.print(kernels_table(account), steps_table(account))
-    console.print(summary(made))
+    console.print(summary(artifact))
     console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB{lock}, compiled in {seconds:.2f} s")
     if signature is not None:
         console.print(f"{signature}: its signature by {key}")

@@ -121,11 +121,11 @@ def study(
 def convolutions(models: Sequence[Path], how: Options) -> tuple[Product, ...]:
     """Return the products that the convolutions of some models become. Models that can't be read have
     none here. A study's rows tell why."""
-    found: list[Product] = []
+    products: list[Product] = []
     for model in models:
         with suppress(CompileError, ValueError, OSError, ModuleNotFoundError):
-            found += products_of(import_model(paired(model, how.weights), how, until="lower"))
-    return tuple(dict.fromkeys(found))
+            products += products_of(import_model(paired(model, how.weights), how, until="lower"))
+    return tuple(dict.fromkeys(products))
 
 
 def _studied(asked: StudySettings, output: Path, settings: Settings, base: str, farm: str) -> bool:
@@ -138,9 +138,9 @@ def _studied(asked: StudySettings, output: Path, settings: Settings, base: str, 
             if farm:
                 wanted = sum(len(asked.engines_of(g)) for g in asked.groups())
                 kinds = _on_farm(farm, asked, output, settings)
-                for kind, found in kinds.items():
-                    _report(output / kind, found, chosen, base, len(found) < wanted)
-                return all(len(found) >= wanted for found in kinds.values())
+                for kind, records in kinds.items():
+                    _report(output / kind, records, chosen, base, len(records) < wanted)
+                return all(len(records) >= wanted for records in kinds.values())
             rows = _measure(asked, output, settings)
     except KeyboardInterrupt:
         interrupted = True
@@ -186,13 +186,13 @@ def parse_devices(text: str) -> tuple[str, ...]:
         for name in names:
             resolve(name)
         return names
-    found = [CPU]
+    devices = [CPU]
     for kind, there in (("opencl", opencl_devices.devices), ("cuda", cuda_devices.devices)):
         with suppress(LoadError):
-            found += [f"{kind}:{n}" for n in range(len(there()))]
+            devices += [f"{kind}:{n}" for n in range(len(there()))]
     with suppress(LoadError):
-        found += [f"webgpu:{n}" for n in range(len(webgpu_adapters.adapters()))]
-    return tuple(found)
+        devices += [f"webgpu:{n}" for n in range(len(webgpu_adapters.adapters()))]
+    return tuple(devices)
 
 
 def _own_engine(name: str) -> bool:

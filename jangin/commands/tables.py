@@ -37,11 +37,11 @@ def laid_out(table: Table, console: Console) -> Table | Text:
     if edges + sum(widest) <= console.width:
         return table
     wanted = sum(widest) - sum(words)
-    made = copy(table)
-    made.columns = [copy(column) for column in table.columns]
-    for column, wide, word in zip(made.columns, widest, words, strict=True):
+    layout = copy(table)
+    layout.columns = [copy(column) for column in table.columns]
+    for column, wide, word in zip(layout.columns, widest, words, strict=True):
         column.width = word + left * (wide - word) // wanted
-    return made
+    return layout
 
 
 def tabbed(table: Table) -> str:
@@ -56,18 +56,18 @@ def tabbed(table: Table) -> str:
 
 def _paragraphs(table: Table, width: int) -> Text:
     """Return the table's rows as paragraphs of pieces `heading cell`."""
-    found = Text()
+    paragraphs = Text()
     if table.title:
-        found.append(f"{_text(table.title)}\n", style="bold")
+        paragraphs.append(f"{_text(table.title)}\n", style="bold")
     headings = [_text(column.header) if table.show_header else "" for column in table.columns]
     for row in zip(*(column.cells for column in table.columns), strict=True):
         pairs = zip(headings, map(_text, row), strict=True)
         lines = _paragraph([f"{heading} {cell}".strip() for heading, cell in pairs if cell], width)
-        found.append("".join(f"{line}\n" for line in lines))
+        paragraphs.append("".join(f"{line}\n" for line in lines))
     if table.caption:
-        found.append(f"{_text(table.caption)}\n")
-    found.right_crop(1)
-    return found
+        paragraphs.append(f"{_text(table.caption)}\n")
+    paragraphs.right_crop(1)
+    return paragraphs
 
 
 def _paragraph(pieces: list[str], width: int) -> list[str]:

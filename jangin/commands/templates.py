@@ -191,8 +191,8 @@ def kernels(make: Make, dtype: DType, target: Target) -> list[Scheduled]:
     indices, are left out."""
     b, options = Builder("case", {}), Options(target=target)
     graph = b.graph([make(b, dtype)], ["y"])
-    made = [k for k, _ in schedule_kernels(optimize(graph, options), options).values()]
-    return [k for k in made if k.func.results[0].shape]
+    kernels = [k for k, _ in schedule_kernels(optimize(graph, options), options).values()]
+    return [k for k in kernels if k.func.results[0].shape]
 
 
 def name_of(kernel: Scheduled) -> str:

@@ -40,13 +40,13 @@ def steps_table(account: Account) -> Table:
 
 def kernels_table(account: Account) -> Table:
     """Return a table of the processor seconds spent on the slowest kernels, and on all kernels."""
-    made = sorted(account.kernels, key=lambda kernel: -kernel.total)
-    table = Table("kernel", title=f"{len(made)} kernels, seconds of the processor in all processes")
+    kernels = sorted(account.kernels, key=lambda kernel: -kernel.total)
+    table = Table("kernel", title=f"{len(kernels)} kernels, seconds of the processor in all processes")
     for name in ("schedule", "text", "LLVM", "in all"):
         table.add_column(name, justify="right")
-    sums = (sum(k.schedule for k in made), sum(k.text for k in made), sum(k.object for k in made))
-    for n, kernel in enumerate([*made[:SLOWEST], KernelSeconds("all", *sums)]):
-        if n == min(len(made), SLOWEST):
+    sums = (sum(k.schedule for k in kernels), sum(k.text for k in kernels), sum(k.object for k in kernels))
+    for n, kernel in enumerate([*kernels[:SLOWEST], KernelSeconds("all", *sums)]):
+        if n == min(len(kernels), SLOWEST):
             table.add_section()
         times = (kernel.schedule, kernel.text, kernel.object, kernel.total)
         table.add_row(kernel.name, *(f"{seconds:.3f}" for seconds in times))

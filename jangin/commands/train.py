@@ -111,10 +111,10 @@ def _keep(run: Run, checkpoint: Path) -> None:
 
 def _prepared(model: Path, data: Path, options: Options, asked: Asked, settings: Settings) -> Run:
     graph = imported(model, options).graph
-    found = examples(data, _specs(graph), asked.pixels)
+    dataset = examples(data, _specs(graph), asked.pixels)
     size = asked.batch or _own_batch(graph) or BATCH
-    part = split(len(found), asked.validation, size, asked.seed)
-    example = found.batch(part.training[:size])
+    part = split(len(dataset), asked.validation, size, asked.seed)
+    example = dataset.batch(part.training[:size])
     names = [n for n in graph.inputs if n not in graph.constants]
     shapes = {n: a.shape for n, a in zip(names, example[:-1], strict=True)}
     with progress(settings) as tell:
@@ -127,27 +127,27 @@ def _prepared(model: Path, data: Path, options: Options, asked: Asked, settings:
         )  # fmt: skip
     labels = asked.loss in ("cross_entropy", "nll")
     if labels:
-        check_labels(found, trainer.classes, IGNORED)
-    return Run(trainer, found, part, size, asked.seed, labels)
+        check_labels(dataset, trainer.classes, IGNORED)
+    return Run(trainer, dataset, part, size, asked.seed, labels)
 
 
 def _emit(run: Run, folder: Path, asked: Asked) -> None:
     """Write the step as code to a folder, and print its memory use."""
-    made = run.trainer.emit(asked.emit, folder, asked.target, name=folder.absolute().name)
-    assert made.model.training is not None
+    package = run.trainer.emit(asked.emit, folder, asked.target, name=folder.absolute().name)
+    assert package.model.training is not None
     console = terminal()
-    console.print(summary(made))
-    console.print(f"{folder}: {', '.join(made.files)}", soft_wrap=True)
+    console.print(summary(package))
+    console.print(f"{folder}: {', '.join(package.files)}", soft_wrap=True)
 
 
 def _specs(graph: Graph) -> list[TensorSpec]:
     """Return the model's inputs as it has them; sizes that aren't known have names."""
-    found = []
+    specs = []
     for name in graph.inputs:
         if name not in graph.constants:
             shape = tuple(int(str(d)) if str(d).isdigit() else str(d) for d in graph.shape(name))
-            found.append(TensorSpec(name, np.dtype(graph.dtype(name).numpy), shape))
-    return found
+            specs.append(TensorSpec(name, np.dtype(graph.dtype(name).numpy), shape))
+    return specs
 
 
 def _own_batch(graph: Graph) -> int | None:

@@ -64,16 +64,16 @@ def tune(
     if goal.alone:
         outcome = _alone(model, options, seconds)
         point = Point("", counted(threads), outcome.before)
-        found = [Choice(FLOATS, model, 0.0, Trial(options, outcome, point))]
+        choices = [Choice(FLOATS, model, 0.0, Trial(options, outcome, point))]
         plain = as_json(outcome, counted(threads))
     else:
-        found, note = compared(model, options, seconds, goal)
-        plain = {"objective": goal.objective, "points": [_plain_choice(c) for c in found]}
-    for choice in found:
+        choices, note = compared(model, options, seconds, goal)
+        plain = {"objective": goal.objective, "points": [_plain_choice(c) for c in choices]}
+    for choice in choices:
         _print(choice, goal)
     if not goal.alone:
-        terminal().print(costs(found, note))
-    _print_kept(options, found)
+        terminal().print(costs(choices, note))
+    _print_kept(options, choices)
     if output is not None:
         write_text(output, json.dumps(plain, indent=1) + "\n")
 

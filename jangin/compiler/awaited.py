@@ -132,14 +132,14 @@ class _Task:
         """Compile the model, from the contents of its file if the file was removed or replaced meanwhile."""
         try:
             with self._apart as apart:
-                made = local.compile(apart, self._model, self._options, self._tell)
+                compiled = local.compile(apart, self._model, self._options, self._tell)
             problem: Exception = CompileError("the model's file was changed or removed while it was compiled")
         except (CompileError, OSError) as error:
-            made, problem = None, error
+            compiled, problem = None, error
         if self._source is None or self._source.unchanged():
-            if made is None:
+            if compiled is None:
                 raise problem
-            return made
+            return compiled
         data = None if self._held is None else self._held.read()
         if data is None:
             raise problem
@@ -197,10 +197,10 @@ class Awaited(Called):
     def _run(self, use: Callable[[Runnable], T]) -> T:
         """Use the compiled model, or the interpreter before there is one. Runs that the interpreter can't do
         wait for the compiled model, so that all errors are those of a compiled model."""
-        made = self._task.made
-        if made is not None:
-            self._first = made  # the interpreter's memory is freed
-            return use(made)
+        executable = self._task.made
+        if executable is not None:
+            self._first = executable  # the interpreter's memory is freed
+            return use(executable)
         if self._task.error is not None:
             self._warn(self._task.error)
             return use(self._first)
@@ -211,12 +211,12 @@ class Awaited(Called):
             return use(self.wait())
         except Exception:
             try:
-                made = self.wait()
+                executable = self.wait()
             except Exception as error:
                 self._warn(error)
-            if made is None:
+            if executable is None:
                 raise
-            return use(made)
+            return use(executable)
 
     def _warn(self, error: Exception) -> None:
         if not self._said:

@@ -71,20 +71,20 @@ class Build:
         """Carry out the jobs, and return their kernels in order. Their code is compiled in the background,
         for `artifact`. `progress(done, total)` counts the estimated seconds of the kernels that aren't shared
         yet."""
-        found = self._shared.get(job.identity for job in jobs)
-        new = [job for job in jobs if job.identity not in found]
+        shared = self._shared.get(job.identity for job in jobs)
+        new = [job for job in jobs if job.identity not in shared]
         self._new |= dict(zip((job.identity for job in new), self._make(new, progress), strict=True))
-        made: list[Scheduled] = []
+        kernels: list[Scheduled] = []
         for job in jobs:
-            if job.identity in found:
-                kernel, code = found[job.identity]
+            if job.identity in shared:
+                kernel, code = shared[job.identity]
                 self._running.append((_done(code), 0.0))
-                made.append(replace(kernel, func=replace(kernel.func, name=job.name)))
+                kernels.append(replace(kernel, func=replace(kernel.func, name=job.name)))
             else:
                 kernel, running = self._new[job.identity]
                 self._running.append((running, job.seconds))
-                made.append(kernel)
-        return made
+                kernels.append(kernel)
+        return kernels
 
     def _make(
         self, jobs: Sequence[Job], progress: Progress | None
@@ -94,7 +94,7 @@ class Build:
             budget = limits.current()
             work = [partial(_compiled, self._target, job, budget) for job in jobs]
             most = math.ceil(sum(weights) / SECONDS_PER_PROCESS)
-            made = self._workers.do(
+            results = self._workers.do(
                 work,
                 most,
                 progress,
@@ -102,7 +102,7 @@ class Build:
                 forks=self._backend.forks,
                 names=[str(j.sources) for j in jobs],
             )
-            for kernel, code, seconds in made:
+            for kernel, code, seconds in results:
                 self._account.kernels.append(seconds)
                 yield kernel, _done(code)
             return
@@ -193,8 +193,8 @@ def _code(target: Target, kernel: Kernel, schedule: float, sources: Sources) -> 
         code = backend_of(target).code(kernel, target, lambda: laps.append(time.thread_time()))
     except CompileError as error:
         raise CompileError(f"{sources or kernel.func.name}: {error}") from error
-    text, made = laps[-1] - laps[0], time.thread_time() - laps[-1]
-    return code, KernelSeconds(kernel.func.name, schedule, text, made)
+    text, object_seconds = laps[-1] - laps[0], time.thread_time() - laps[-1]
+    return code, KernelSeconds(kernel.func.name, schedule, text, object_seconds)
 
 
 def _runner(plan: Plan, target: Target) -> tuple[tuple[bytes, ...], str]:

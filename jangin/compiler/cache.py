@@ -71,8 +71,8 @@ def installed(package: str) -> str:
             continue
         for name in names:
             stem, dot, kind = name.rpartition(".")
-            found, _, number = stem.partition("-")
-            if dot and kind in ("dist-info", "egg-info") and found.lower() == package:
+            distribution, _, number = stem.partition("-")
+            if dot and kind in ("dist-info", "egg-info") and distribution.lower() == package:
                 return number.partition("-")[0]
     from importlib.metadata import PackageNotFoundError, version
 
@@ -172,17 +172,17 @@ class Cache:
     def _entries(self) -> list[tuple[float, int, Path]]:
         """Return (time of last use, bytes, path) of each entry. Unfinished files of dead processes are
         removed."""
-        found = []
+        entries = []
         for path in self.folder.glob("??/*"):
             try:
                 status = path.stat()
             except OSError:  # another process dropped it
                 continue
             if path.suffix == _SUFFIX:
-                found.append((status.st_mtime, status.st_size, path))
+                entries.append((status.st_mtime, status.st_size, path))
             elif path.suffix == ".part" and status.st_mtime < time.time() - _STALE_SECONDS:
                 _remove(path)
-        return found
+        return entries
 
 
 def make_folder(path: Path) -> None:

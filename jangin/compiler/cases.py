@@ -85,13 +85,13 @@ class Case(NamedTuple):
 
     def fits(self, sizes: Mapping[str, int]) -> bool:
         """Return whether the graph can run with these sizes. Symbols without a given size aren't checked."""
-        given = {marked(name): size for name, size in sizes.items()}
+        numbers = {marked(name): size for name, size in sizes.items()}
         rules = [eq(marked(name), size) for name, size in self.sizes.items()]
         for v, (low, high) in self.graph.symbols.items():
             rules += [] if low is None else [v >= low]
             rules += [] if high is None else [v <= high]
-        value = Evaluator(given)
-        return all(value(r) for r in (*rules, *self.graph.constraints) if free_vars(r) <= given.keys())
+        value = Evaluator(numbers)
+        return all(value(r) for r in (*rules, *self.graph.constraints) if free_vars(r) <= numbers.keys())
 
 
 @dataclass(frozen=True)
@@ -142,9 +142,9 @@ def cases(
             break
         remedy = "compile it with shapes= for what it is to run"
         absent = [Absent({}, f"there would be more than {VARIANTS}; {remedy}")]
-    found = [Case(g, _sizes(ones)) for ones in waiting if isinstance(g := made(ones), Graph)]
+    variants = [Case(g, _sizes(ones)) for ones in waiting if isinstance(g := made(ones), Graph)]
     absent += [Absent(_sizes(ones), str(e)) for ones in waiting if isinstance(e := made(ones), CompileError)]
-    return Cases(tuple(found), tuple(absent))
+    return Cases(tuple(variants), tuple(absent))
 
 
 def _sizes(ones: Iterable[Var]) -> Mapping[str, int]:

@@ -104,5 +104,5 @@ class _Apart:
     def joined(self) -> Graph:
         """Return the graph in which symbols that must be equal are one symbol."""
         graph = with_sizes(self.graph, {v: self._first(v) for v in self.same})
-        found = {self.places[v]: source for v, source in self.sources.items() if v in self.places}
-        return replace(graph, joined={f"{name}[{axis}]": source for (name, axis), source in found.items()})
+        sources = {self.places[v]: source for v, source in self.sources.items() if v in self.places}
+        return replace(graph, joined={f"{name}[{axis}]": source for (name, axis), source in sources.items()})

@@ -54,12 +54,12 @@ def interpreted(
     whole = loaded(model, options)
     if whole.metadata.get("state"):
         raise Unsuitable("the model has variables")
-    found, device = cases(whole, options, layers=True), Interpreter(stop, alone)
-    parts = tuple(device.part(c.graph, options, whole.metadata) for c in found.made)
-    made: Compiled = parts[0]
-    if len(parts) > 1 or found.absent:
-        made = VariantsArtifact(parts, tuple(c.sizes for c in found.made), found.absent)
-    return executable(made, options.threads, FUNCTIONS, device)
+    variants, device = cases(whole, options, layers=True), Interpreter(stop, alone)
+    parts = tuple(device.part(c.graph, options, whole.metadata) for c in variants.made)
+    artifact: Compiled = parts[0]
+    if len(parts) > 1 or variants.absent:
+        artifact = VariantsArtifact(parts, tuple(c.sizes for c in variants.made), variants.absent)
+    return executable(artifact, options.threads, FUNCTIONS, device)
 
 
 class Interpreter:
@@ -160,9 +160,9 @@ class _Module:
 def _with_deaths(graph: Graph) -> list[tuple[Node, list[str]]]:
     """Return each node with the names of the values that no later node needs."""
     needed = {*graph.outputs}
-    found = []
+    deaths = []
     for node in reversed(graph.nodes):
         touched = {*filter(None, node.inputs), *node.outputs}
-        found.append((node, sorted(touched - needed)))
+        deaths.append((node, sorted(touched - needed)))
         needed |= touched
-    return found[::-1]
+    return deaths[::-1]

@@ -99,9 +99,9 @@ def schedule_kernels(
     jobs = _Jobs(graph, options)
     wanted = {n.outputs[0]: jobs.add(n) for n in graph.nodes if n.op == "kernel"}
     todo = [*jobs.by_text.values()]
-    made = dict(zip(jobs.by_text, make(todo) if make else [job() for job in todo], strict=True))
+    kernels = dict(zip(jobs.by_text, make(todo) if make else [job() for job in todo], strict=True))
     return {
-        result: (replace(made[text], sizes=jobs.sizes.get(result, {})), args)
+        result: (replace(kernels[text], sizes=jobs.sizes.get(result, {})), args)
         for result, (text, args) in wanted.items()
     }
 
@@ -278,8 +278,8 @@ def _canonical_sizes(workload: Workload, symbols: Collection[Var]) -> dict[Var, 
     of mention."""
     own = [v for v in workload.symbols if v in symbols]
     buffers = (*workload.inputs, *(s.out for s in workload.stages))
-    found = [v for b in buffers for d in b.shape for v in own if v in free_vars(d)]
-    return {v: Var(f"size{i}") for i, v in enumerate(dict.fromkeys((*found, *own)))}
+    mentions = [v for b in buffers for d in b.shape for v in own if v in free_vars(d)]
+    return {v: Var(f"size{i}") for i, v in enumerate(dict.fromkeys((*mentions, *own)))}
 
 
 def _over_sizes(workload: Workload, names: Mapping[Var, Var]) -> tuple[str, Workload]:
@@ -353,5 +353,5 @@ def used_symbols(
     exprs = [d for b in buffers for d in b.shape]
     for stage in parts:
         exprs += [stage.body, stage.result, *(a.extent for a in (*stage.axes, *stage.reduce_axes))]
-    found = frozenset[Var]().union(*map(free_vars, exprs))
-    return {v: r for v, r in symbols.items() if v in found}
+    mentions = frozenset[Var]().union(*map(free_vars, exprs))
+    return {v: r for v, r in symbols.items() if v in mentions}

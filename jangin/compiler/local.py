@@ -58,17 +58,17 @@ def _made(
         options = options.but(cache=False)
     request = Request(model, options.but(threads=counted(options.threads)))
     if "jgn" not in target.outputs:
-        made = " or ".join(map(repr, target.outputs))
+        kinds = " or ".join(map(repr, target.outputs))
         raise ValueError(
-            f"no .jgn file is made for {target.name}{named_by}: jangin.emit(kind={made}) compiles for it"
+            f"no .jgn file is made for {target.name}{named_by}: jangin.emit(kind={kinds}) compiles for it"
         )
     if request.budget is not None or len(target.each) > 1:
         device_for(target, named_by)
-    with nullcontext(model) if apart is None else written(model) as given:
-        request = replace(request, model=given)
+    with nullcontext(model) if apart is None else written(model) as portable:
+        request = replace(request, model=portable)
         entries = None if options.own else request.entries
         if entries is not None and options.tune is None:
-            source = Source.of(given) if hashed is None else hashed()
+            source = Source.of(portable) if hashed is None else hashed()
             request = replace(request, source=source)
             used = _kept(use, request, entries)
             if used is not None:
@@ -84,12 +84,12 @@ def _kept(use: Callable[[Compiled], T], request: Request, entries: Cache) -> T |
     if request.source is None:
         return None
     name = entry_name(request.source, request.options())
-    found = entries.load(name, read_artifact)
-    if found is None:
+    artifact = entries.load(name, read_artifact)
+    if artifact is None:
         return None
-    used = use(found)
+    used = use(artifact)
     try:
-        checked(found)
+        checked(artifact)
     except ArtifactError:
         entries.discard(name)
         return None
@@ -125,8 +125,8 @@ def compile(
         hashed = Source.begun(paired(model, options.weights))
     device = device_for(options.target, origin(options.asked))
     if traced:
-        given = () if example_inputs is None else example_inputs
-        example = Example(given, example_kwargs or {}, dynamic_shapes)
+        inputs = () if example_inputs is None else example_inputs
+        example = Example(inputs, example_kwargs or {}, dynamic_shapes)
         live = prepare(model, example, options.formats)
         model = live.model
         options = _settled(model, options)
@@ -155,8 +155,8 @@ def confirm(options: Options) -> None:
 def device_for(target: Target, origin: str = "") -> Device | None:
     """Return the device that runs a target's code, or None for a target of several devices. Raises LoadError,
     with the target's `origin`, if this machine lacks one of them."""
-    found = [_device(one, origin) for one in target.each]
-    return found[0] if len(found) == 1 else None
+    devices = [_device(one, origin) for one in target.each]
+    return devices[0] if len(devices) == 1 else None
 
 
 def _device(target: Target, origin: str) -> Device:

@@ -58,8 +58,8 @@ def settle(model: ModelSource, options: Options) -> Options:
     store = winners_of(options)
     if options.tune is not None:
         budget = parse_seconds(options.tune)
-        with within(options.limits, budget), opened(options, None) as found:
-            trials = measure(model, options, [options.asked], counts(options), budget, found, store)
+        with within(options.limits, budget), opened(options, None) as meter:
+            trials = measure(model, options, [options.asked], counts(options), budget, meter, store)
         best = min(trials, key=lambda t: t.point.figure(objective))
         return best.options.but(tune=None)
     name = _key(model, options)
@@ -144,13 +144,13 @@ def _points(model: ModelSource, each: Sequence[Options], meter: Meter | None) ->
         loaded.append(exe)
         runs.append(partial(exe.run, random_feeds(exe, sizes_of(graph, options.sizes or {}))))
     rounds = _timed(runs) if meter is None else meter.rounds(runs)
-    found = []
+    points = []
     for n, (options, exe) in enumerate(zip(each, loaded, strict=True)):
         objective = LATENCY if meter is None else options.objective
         cost = middle(rounds, n, objective)
         joules = None if meter is None else cost.joules
-        found.append(Point(_device(options), exe.threads, cost.seconds, joules, _bytes(exe)))
-    return found
+        points.append(Point(_device(options), exe.threads, cost.seconds, joules, _bytes(exe)))
+    return points
 
 
 def _timed(runs: Sequence[Run]) -> list[list[Cost]]:

@@ -72,8 +72,8 @@ def tune_model(
 def tuning_graph(model: ModelSource, options: Options) -> Graph:
     """Return the fused graph whose kernels are tuned: that of the variant which fits the options' `sizes`.
     Raises ValueError for a model that runs in steps."""
-    made = cases(loaded(model, options), options).made
-    graph = next((c.graph for c in made if c.fits(options.sizes or {})), made[0].graph)
+    variants = cases(loaded(model, options), options).made
+    graph = next((c.graph for c in variants if c.fits(options.sizes or {})), variants[0].graph)
     if has_steps(graph):
         raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
     return optimize(graph, options)
@@ -93,11 +93,11 @@ def build_artifact(
     with limits.within(options.limits):
         tell(progress, 0, 1, "load")
         whole = loaded(model, options)
-        found = cases(whole, options, progress)
-        parts = (_build(c.graph, whole, options, progress, workers, shared, account) for c in found.made)
-        if len(found.made) == 1 and not found.absent:
+        variants = cases(whole, options, progress)
+        parts = (_build(c.graph, whole, options, progress, workers, shared, account) for c in variants.made)
+        if len(variants.made) == 1 and not variants.absent:
             return next(parts)
-        return VariantsArtifact.of(parts, [c.sizes for c in found.made], found.absent)
+        return VariantsArtifact.of(parts, [c.sizes for c in variants.made], variants.absent)
 
 
 def _build(
@@ -112,8 +112,8 @@ def _build(
     """Compile a lowered graph to an artefact: one plan, or a program if the graph runs in steps. `imported`
     gives the model's metadata."""
     if not has_steps(graph):
-        made = build_plan(graph, options, progress, workers, shared, account)
-        return replace(made, metadata=imported.metadata)
+        artifact = build_plan(graph, options, progress, workers, shared, account)
+        return replace(artifact, metadata=imported.metadata)
     program, segments = partition(graph, str(options.target))
     parts = tuple(build_plan(s, options, progress, workers, shared, account) for s in segments)
     flow = backend_of(options.target).flow(options.target)
@@ -132,8 +132,8 @@ def build_plan(
     """Compile a lowered graph, which has core operators alone, to an artefact of one plan and its code. For
     `arena` see `lowered_plan`."""
     with Build(options.target, workers, shared, account) as builder:
-        made = partial(builder.make, progress=_told_seconds(progress, "kernels"))
-        plan = lowered_plan(graph, options, progress, made, builder.begin, arena)
+        maker = partial(builder.make, progress=_told_seconds(progress, "kernels"))
+        plan = lowered_plan(graph, options, progress, maker, builder.begin, arena)
         tell(progress, 0, 1, "compile")
         return builder.artifact(plan, _told_seconds(progress, "compile"))
 

@@ -71,7 +71,7 @@ def units(graph: Graph, value: Evaluator) -> list[Unit]:
             members.append([n])
     order = sorted(range(len(members)), key=lambda g: members[g][-1])
     number = {g: k for k, g in enumerate(order)}
-    made = []
+    units = []
     for g in order:
         sizes: dict[int, int] = {}
         for n in members[g]:
@@ -82,8 +82,8 @@ def units(graph: Graph, value: Evaluator) -> list[Unit]:
                         size *= extent
                     source = number[group[maker[name]]]
                     sizes[source] = sizes.get(source, 0) + size
-        made.append(Unit(tuple(graph.nodes[n] for n in members[g]), sizes))
-    return made
+        units.append(Unit(tuple(graph.nodes[n] for n in members[g]), sizes))
+    return units
 
 
 def unit_seconds(parts: Sequence[Unit], launches: Sequence[Launch], seconds: Sequence[float]) -> list[float]:
@@ -93,12 +93,12 @@ def unit_seconds(parts: Sequence[Unit], launches: Sequence[Launch], seconds: Seq
     for n, unit in enumerate(parts):
         for source in dict.fromkeys(s for node in unit.nodes for s in node.source or (None,)):
             places.setdefault(source, []).append(n)
-    found = [0.0] * len(parts)
+    totals = [0.0] * len(parts)
     for launch, taken in zip(launches, seconds, strict=True):
         numbers = [n for source in launch.sources or (None,) for n in places.get(source, ())]
         for n in numbers:
-            found[n] += taken / len(numbers)
-    return found
+            totals[n] += taken / len(numbers)
+    return totals
 
 
 def branches(parts: Sequence[Unit], times: Times) -> Placing:
@@ -146,11 +146,11 @@ def _cut(parts: Sequence[Unit], times: Times, devices: Sequence[int]) -> tuple[f
     for k in range(1, len(devices)):
         after = []
         for end in range(count + 1):
-            found = [
+            cuts = [
                 (max(best[cut][0], _stage(parts, times, devices, k, cut, end)), [*best[cut][1], cut])
                 for cut in range(end + 1)
             ]
-            after.append(min(found))
+            after.append(min(cuts))
         best = after
     return best[count]
 
@@ -171,17 +171,17 @@ def runs(parts: Sequence[Unit], placing: Placing) -> list[tuple[int, list[Node]]
     needs a result of the earlier units. The other is that the later unit needs a value of another device."""
     needed = {s for n, unit in enumerate(parts) for s in unit.needs if placing.device[s] != placing.device[n]}
     last: dict[int, int] = {}
-    made: list[tuple[int, list[Node]]] = []
+    runs: list[tuple[int, list[Node]]] = []
     before: dict[int, set[int]] = {}
     for n in placing.order:
         device, unit = placing.device[n], parts[n]
         waits = any(placing.device[s] != device for s in unit.needs)
         number = last.get(device)
         if number is not None and not waits and before[device].isdisjoint(needed):
-            made[number][1].extend(unit.nodes)
+            runs[number][1].extend(unit.nodes)
             before[device].add(n)
             continue
-        last[device] = len(made)
+        last[device] = len(runs)
         before[device] = {n}
-        made.append((device, list(unit.nodes)))
-    return made
+        runs.append((device, list(unit.nodes)))
+    return runs

@@ -57,17 +57,17 @@ def make_plan(
     launches, funcs, calls, nodes = [], {}, {}, []
     packings: dict[str, tuple[str, Packing]] = {}
     scratch: dict[str, Expr] = {}
-    found, updates = views(graph), dict(graph.updates)
+    aliases, updates = views(graph), dict(graph.updates)
     for node in graph.nodes:
         if node.op == "kernel":
             kernel, args = scheduled[node.outputs[0]]
             args = updated_arguments(node, kernel, args, updates)
             args = _arguments(kernel, args, packings, values)
-            given = len(args) - len(node.outputs)
-            nodes.append(replace(node, inputs=args[:given], outputs=args[given:]))
+            input_count = len(args) - len(node.outputs)
+            nodes.append(replace(node, inputs=args[:input_count], outputs=args[input_count:]))
             if kernel.func.name not in funcs:
                 scratch[kernel.func.name] = _scratch(kernel, options)
-            starts = {n: found[n].start for n in node.outputs if n in found}
+            starts = {n: aliases[n].start for n in node.outputs if n in aliases}
             grain = grain_of(kernel, held, options.target)
             launch = _launch(kernel, args, node, starts, scratch[kernel.func.name], grain, options)
             launches.append(_unless_empty(launch, node.outputs, graph))

@@ -130,11 +130,11 @@ def _tuned(request: Request, options: Options, progress: Progress | None) -> Opt
     parts = options.parts
     choices = []
     for part, count in zip(parts, _threads(parts, request.threads), strict=True):
-        found = tune_model(
+        outcome = tune_model(
             request.model, part, count, budget / len(parts), winners_of(options),
             lambda done, total, what: progress and progress(round(done), round(total), f"tune {what}"),
         )  # fmt: skip
-        choices.append({**part.choices, **found.choices})
+        choices.append({**part.choices, **outcome.choices})
     return options.of_parts(choices)
 
 
@@ -186,7 +186,7 @@ def with_winners(options: Options, threads: int) -> Options:
 def parse_seconds(text: str | float) -> float:
     """Return the seconds in a text such as 60, "60s" or "2m". Raises ValueError for any other text, and for
     negative numbers."""
-    found = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|m|)", str(text))
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d*)?)\s*(s|m|)", str(text))
+    if match is None:
         raise ValueError(f"a budget of {text!r} is not understood: write 60s or 2m")
-    return float(found[1]) * (60.0 if found[2] == "m" else 1.0)
+    return float(match[1]) * (60.0 if match[2] == "m" else 1.0)

@@ -52,13 +52,15 @@ def build_several(
     each = options.parts
     parts = [build_artifact(model, o, progress, workers, shared, account) for o in each]
     wholes = [p for p in parts if not isinstance(p, SeveralArtifact)]
-    found = cases(loaded(model, each[0]), each[0], progress)
-    rows, reason = _rows(found)
+    variants = cases(loaded(model, each[0]), each[0], progress)
+    rows, reason = _rows(variants)
     placed = {}
-    if len(found.made) == 1:
+    if len(variants.made) == 1:
         sizes = {rows: 1, **(options.sizes or {})}
-        placed = _placements(prune(found.made[0].graph), each, wholes, threads, sizes)
-    artifacts = {name: _program(made, each, workers, shared, account) for name, made in placed.items()}
+        placed = _placements(prune(variants.made[0].graph), each, wholes, threads, sizes)
+    artifacts = {
+        name: _program(placement, each, workers, shared, account) for name, placement in placed.items()
+    }
     names = options.target.name.split(SEPARATOR)
     return SeveralArtifact.of(wholes, names, rows, reason, artifacts)
 
@@ -90,12 +92,12 @@ def _placements(
     times = _measured(parts_of, plans, each, threads, sizes)
     alone = [sum(t) for t in times.units]
     side, stream = branches(parts_of, times), stages(parts_of, times)
-    found: dict[str, tuple[Graph, Sequence[Unit], Placing]] = {}
+    placements: dict[str, tuple[Graph, Sequence[Unit], Placing]] = {}
     if len(set(side.device)) > 1 and side.seconds <= BRANCHES_WORTH * min(alone):
-        found["branches"] = graph, parts_of, side
+        placements["branches"] = graph, parts_of, side
     if len(set(stream.device)) > 1 and stream.seconds <= STAGES_WORTH / sum(1 / t for t in alone):
-        found["stages"] = graph, parts_of, stream
-    return found
+        placements["stages"] = graph, parts_of, stream
+    return placements
 
 
 def _measured(
@@ -131,8 +133,8 @@ def _program(
     pieces = runs(parts_of, placing)
     names = SEPARATOR.join(str(o.target) for o in each)
     program, segments = segmented(graph, [nodes for _, nodes in pieces], names)
-    made = [
+    artifacts = [
         build_plan(segment, each[device], None, workers, shared, account)
         for segment, (device, _) in zip(segments, pieces, strict=True)
     ]
-    return ProgramArtifact(program, tuple(made), b"", device="several")
+    return ProgramArtifact(program, tuple(artifacts), b"", device="several")

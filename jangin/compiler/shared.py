@@ -81,7 +81,7 @@ class SharedKernels:
     def pickled(self) -> tuple[tuple[str, ...], dict[str, bytes]]:
         """Return the identities of all kernels that this object has found or been given. Also return those of
         them that weren't in `known`, pickled."""
-        new = {i: pickle.dumps((*made,)) for i, made in self._made.items() if i not in self._known}
+        new = {i: pickle.dumps((*kernel,)) for i, kernel in self._made.items() if i not in self._known}
         return tuple(self._made), new
 
     def put(self, made: Mapping[str, Made]) -> None:
@@ -101,16 +101,16 @@ class SharedKernels:
     def _read(self, identities: list[str]) -> dict[str, Made]:
         if self.path is None or not identities or not _own(self.path):
             return {}
-        found: dict[str, Made] = {}
+        kernels: dict[str, Made] = {}
         keys = {identity: _key(identity) for identity in identities}
         with suppress(sqlite3.Error), _opened(self.path) as db:
             for identity, name in keys.items():
                 row = db.execute("SELECT digest, kernel, code FROM kernels WHERE key = ?", (name,)).fetchone()
-                if row is not None and (made := _made(name, *row)) is not None:
-                    found[identity] = made
+                if row is not None and (kernel := _made(name, *row)) is not None:
+                    kernels[identity] = kernel
             now = time.time()
-            db.executemany("UPDATE kernels SET used = ? WHERE key = ?", [(now, keys[i]) for i in found])
-        return found
+            db.executemany("UPDATE kernels SET used = ? WHERE key = ?", [(now, keys[i]) for i in kernels])
+        return kernels
 
     def _write(self, path: Path, rows: list[tuple[str, float, int, str, str, bytes]]) -> None:
         make_folder(path.parent.parent)

@@ -36,8 +36,8 @@ class Source:
     def begun(cls, model: ModelSource) -> Callable[[], Source | None]:
         """Start to hash a model on threads in the background. Return a function that waits for them, and
         returns what `of` returns."""
-        given = model.structure if isinstance(model, Paired) else model
-        path = Path(given) if isinstance(given, (str, os.PathLike)) else None
+        structure = model.structure if isinstance(model, Paired) else model
+        path = Path(structure) if isinstance(structure, (str, os.PathLike)) else None
         if path is not None and not path.is_file():
             return lambda: None
         parts: list[bytes] = []
@@ -58,8 +58,8 @@ class Source:
         digests = Digests([*hashed.values()], passing=True)
 
         def source() -> Source:
-            found = dict(zip(hashed, digests.wait(), strict=True))
-            return cls(tuple(found.get(n, part) for n, part in enumerate(parts)), tuple(files))
+            hashes = dict(zip(hashed, digests.wait(), strict=True))
+            return cls(tuple(hashes.get(n, part) for n, part in enumerate(parts)), tuple(files))
 
         return source
 

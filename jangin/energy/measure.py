@@ -161,13 +161,13 @@ def _warning(doubt: float, net_doubt: float) -> str:
 
 def _power(series: list[Series], taken: list[_Window]) -> tuple[tuple[float, float], ...]:
     """Return the watts of all windows over time, as if they followed one another at once."""
-    found: list[tuple[float, float]] = []
+    curve: list[tuple[float, float]] = []
     before = 0.0
     for w in taken:
         curves = [series[n].power(w.start, w.end, POINTS // len(taken)) for n in _counted(series)]
         count = min(map(len, curves))
         if any(len(c) != count for c in curves):  # rails with other updates
             curves = [series[n].power(w.start, w.end, count) for n in _counted(series)]
-        found += [(before + p[0][0], sum(w for _, w in p)) for p in zip(*curves, strict=True)]
+        curve += [(before + p[0][0], sum(w for _, w in p)) for p in zip(*curves, strict=True)]
         before += w.seconds
-    return tuple((round(t, 4), round(w, 4)) for t, w in found)
+    return tuple((round(t, 4), round(w, 4)) for t, w in curve)

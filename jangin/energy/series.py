@@ -29,11 +29,11 @@ class Series:
     continued."""
 
     def __init__(self, rail: Rail, times: Sequence[float] | Array, values: Sequence[float] | Array) -> None:
-        at, found = np.asarray(times, np.float64), np.asarray(values, np.float64)
-        known = ~np.isnan(found)
+        at, readings = np.asarray(times, np.float64), np.asarray(values, np.float64)
+        known = ~np.isnan(readings)
         order = np.argsort(at[known], kind="stable")
         self.rail, self.times = rail, at[known][order]
-        self.values = continued(found[known][order], rail.wraps) if rail.counts else found[known][order]
+        self.values = continued(readings[known][order], rail.wraps) if rail.counts else readings[known][order]
 
     @property
     def last(self) -> float:

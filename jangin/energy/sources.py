@@ -20,7 +20,7 @@ def find(meters: Sequence[str] = (), root: Path | None = None) -> sysfs.Found:
     at = root or sensor_classes()
     sources: list[Source] = [meter(text) for text in meters]
     reasons: list[str] = []
-    for found, missing in (sysfs.rapl(at), sysfs.hwmon(at), sysfs.battery(at), nvml()):
-        sources += found
+    for available, missing in (sysfs.rapl(at), sysfs.hwmon(at), sysfs.battery(at), nvml()):
+        sources += available
         reasons += missing
     return sources, reasons

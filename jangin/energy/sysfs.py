@@ -114,8 +114,8 @@ def _within(rail: Rail) -> Rail:
 
 def _numbered(chip: Path, kind: str) -> list[Path]:
     """Return a chip's files of a kind: the present values, or the averages if there are no present ones."""
-    found = sorted(chip.glob(f"{kind}[0-9]*_input")) or sorted(chip.glob(f"{kind}[0-9]*_average"))
-    return [file for file in found if not math.isnan(_number(file))]
+    files = sorted(chip.glob(f"{kind}[0-9]*_input")) or sorted(chip.glob(f"{kind}[0-9]*_average"))
+    return [file for file in files if not math.isnan(_number(file))]
 
 
 def _label(file: Path) -> str:

@@ -355,8 +355,10 @@ class Coordinator:
         return {kernel: votes for kernel, votes in self._winners.items() if votes is not None}
 
     def _winner(self, kernel: str) -> Votes | None:
-        found = [(best[1], n, v) for n, v in enumerate(self.of(kernel)) if (best := v.best()) is not None]
-        return min(found)[2] if found else None
+        candidates = [
+            (best[1], n, v) for n, v in enumerate(self.of(kernel)) if (best := v.best()) is not None
+        ]
+        return min(candidates)[2] if candidates else None
 
     def of(self, kernel: str) -> Iterator[Votes]:
         """Yield the jobs of a kernel, with their answers."""

@@ -76,10 +76,10 @@ class Cluster:
             self.connect()
         if time.monotonic() - self._asked > FRESH:
             try:
-                found = self._client.scheduler_info(n_workers=-1)["workers"]
+                infos = self._client.scheduler_info(n_workers=-1)["workers"]
             except (OSError, TimeoutError) as error:
                 raise SchedulerGone(f"the Dask scheduler at {self._address} is gone: {error}") from None
-            self._workers = {str(w["name"]): (a, r) for a, w in found.items() for r in [_resource(w)] if r}
+            self._workers = {str(w["name"]): (a, r) for a, w in infos.items() for r in [_resource(w)] if r}
             self._asked = time.monotonic()
         return self._workers
 
@@ -87,14 +87,14 @@ class Cluster:
         """Return the devices as `workers` does, as soon as there is one. Raises ValueError after `patience`
         seconds without any."""
         end = time.monotonic() + patience
-        while not (found := self.workers()):
+        while not (devices := self.workers()):
             if time.monotonic() > end:
                 raise ValueError(
                     "no worker of the farm is a device: start some with `dask worker ADDRESS --nthreads 1 "
                     f'--resources "{RESOURCE}-NAME=1"`'
                 )
             time.sleep(FRESH)
-        return found
+        return devices
 
     def submit(self, device: str, function: Callable[..., Any], *given: Any) -> Any:
         """Return a future of `function` on what is held and `given`, on a device alone."""

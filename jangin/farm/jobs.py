@@ -97,11 +97,11 @@ class Votes:
     def best(self) -> tuple[str, float] | None:
         """Return the quickest candidate that every believed device found quicker than the untuned one, and
         its ratio in the middle of them."""
-        found = []
+        winners = []
         for candidate, *ratios in zip(
             self.job.candidates, *(a.ratios for a in self.believed.values()), strict=True
         ):
             told = [r for r in ratios if r is not None]
             if told and len(told) == len(ratios) and max(told) <= MARGIN:
-                found.append((statistics.median(told), candidate))
-        return (min(found)[1], min(found)[0]) if found else None
+                winners.append((statistics.median(told), candidate))
+        return (min(winners)[1], min(winners)[0]) if winners else None

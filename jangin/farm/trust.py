@@ -18,8 +18,8 @@ class Trust:
 
     def __init__(self, path: str | os.PathLike[str] | None) -> None:
         """Take a PEM file, or all `.pem` files of a folder. Raises FileNotFoundError if there is none."""
-        found = [] if path is None else [Path(path)]
-        self._keys = [k for p in found for k in (sorted(p.glob("*.pem")) if p.is_dir() else [p])]
+        paths = [] if path is None else [Path(path)]
+        self._keys = [k for p in paths for k in (sorted(p.glob("*.pem")) if p.is_dir() else [p])]
         if path is not None and not (self._keys and self._keys[0].is_file()):
             raise FileNotFoundError(f"--trust {path} is no public key, and no folder of .pem files")
 

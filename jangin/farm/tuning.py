@@ -81,10 +81,10 @@ def tune_on(
 def _places(cluster: Cluster) -> list[Place]:
     """Return the kinds of machines that are there."""
     there = cluster.first_workers(PATIENCE)
-    found: dict[str, list[str]] = defaultdict(list)
+    members: dict[str, list[str]] = defaultdict(list)
     for name, future in [(n, cluster.submit(n, work.place)) for n in there]:
-        found[future.result(PATIENCE)].append(name)
-    return [Place(name, devices) for name, devices in found.items()]
+        members[future.result(PATIENCE)].append(name)
+    return [Place(name, devices) for name, devices in members.items()]
 
 
 @dataclass
@@ -113,15 +113,15 @@ class _Tuning:
         known = {} if self.store is None else self.store.get(self.place.name)
         kernels = {k.digest: k for k in self._ask(work.survey)}
         transport = DaskTransport(self.cluster, self._is_here, work.race, self._answer)
-        made = Coordinator(
+        coordinator = Coordinator(
             transport,
             {d: max(0.0, k.before - k.bound) for d, k in kernels.items()},
             LIMIT,
             self.place.said.append,
         )
-        made.add([*_jobs(kernels, known)])
-        stopped = self._steps(made, transport, kernels, known, start)
-        findings = _findings(made, kernels, known)
+        coordinator.add([*_jobs(kernels, known)])
+        stopped = self._steps(coordinator, transport, kernels, known, start)
+        findings = _findings(coordinator, kernels, known)
         before, timing = sum(k.before for k in kernels.values()), None
         won = {d: work.written(f.candidate) for d, f in findings.items() if f.better}
         if not stopped:
@@ -133,13 +133,15 @@ class _Tuning:
                     d: replace(f, candidate=work.read(kernels[d].first), seconds=f.untuned)
                     for d, f in findings.items()
                 }
-        unkept = self._keep(findings, made)
-        self.place.signers.update(a.by for v in made.winners().values() for a in v.believed.values() if a.by)
-        reports = tuple(_report(kernels[d], findings.get(d), made, known.get(d)) for d in kernels)
-        spent, defects = time.monotonic() - start, tuple(dict.fromkeys(_defects(made)))
+        unkept = self._keep(findings, coordinator)
+        self.place.signers.update(
+            a.by for v in coordinator.winners().values() for a in v.believed.values() if a.by
+        )
+        reports = tuple(_report(kernels[d], findings.get(d), coordinator, known.get(d)) for d in kernels)
+        spent, defects = time.monotonic() - start, tuple(dict.fromkeys(_defects(coordinator)))
         ordered = tuple(sorted(reports, key=lambda r: -r.before))
         self.place.outcome = Outcome(ordered, findings, before, timing, spent, stopped, defects, unkept)
-        self.place.devices = [*made.known] or self.place.devices
+        self.place.devices = [*coordinator.known] or self.place.devices
 
     def _answer(self, told: tuple[bytes, bytes], job: Job) -> Answer:
         return self.trust.answer(told[0], told[1], job, self.task.digest)
@@ -230,7 +232,7 @@ def _findings(
     for digest, candidate in made.measured():
         tried[digest].add(str(work.read(candidate)))
     winners = {d: won for d, votes in made.winners().items() if (won := votes.best()) is not None}
-    found = {}
+    findings = {}
     for digest in tried.keys() | winners.keys():
         kernel, earlier = kernels[digest], known.get(digest)
         untuned = kernel.before / kernel.launches
@@ -238,10 +240,10 @@ def _findings(
         if digest in winners and winners[digest][1] < finding.seconds / finding.untuned:
             best, ratio = winners[digest]
             finding = Finding(work.read(best), untuned * ratio, untuned)
-        found[digest] = replace(
+        findings[digest] = replace(
             finding, tried=finding.tried | (earlier.tried if earlier else frozenset()) | tried[digest]
         )
-    return found
+    return findings
 
 
 def _report(kernel: work.Found, finding: Finding | None, made: Coordinator, earlier: Finding | None) -> Tuned:

@@ -62,9 +62,9 @@ def _prepared(task: Task) -> _Prepared:
     """Return the model's kernels on this device. A process prepares a task once."""
     model, options, threads = pickle.loads(task.data)
     graph = tuning_graph(model, options)
-    made = TuningModel(graph, options, threads or default_threads(), sizes_of(graph, options.sizes or {}))
-    untuned = made.executable(options)
-    return _Prepared(made, untuned, {k.digest: k for k in made.kernels(untuned, {})})
+    tuning = TuningModel(graph, options, threads or default_threads(), sizes_of(graph, options.sizes or {}))
+    untuned = tuning.executable(options)
+    return _Prepared(tuning, untuned, {k.digest: k for k in tuning.kernels(untuned, {})})
 
 
 def place(task: Task) -> str:
@@ -76,13 +76,13 @@ def place(task: Task) -> str:
 def survey(task: Task) -> list[Found]:
     """Return the model's kernels on this device, with their candidates."""
     with _LOCK:
-        found = _prepared(task)
+        prepared = _prepared(task)
     return [
         Found(
             k.digest, k.report.name, k.report.sources, k.report.launches, k.report.before, k.report.bound,
             written(k.report.first), tuple(map(written, k.queue)), k.report.pruned,
         )
-        for k in found.kernels.values()
+        for k in prepared.kernels.values()
     ]  # fmt: skip
 
 

@@ -42,17 +42,19 @@ def model_graph(
 
     Raises CompileError for a cycle, for a name that is defined twice or nowhere, and for a key of `shapes`
     that names nothing."""
-    given = {v.name: v for v in inputs}
-    known = {*given, *constants}
-    whole = _graph(name, tuple(given), outputs, topological(nodes, known, outputs, "the model"), constants)
+    input_values = {v.name: v for v in inputs}
+    known = {*input_values, *constants}
+    whole = _graph(
+        name, tuple(input_values), outputs, topological(nodes, known, outputs, "the model"), constants
+    )
     _check_outputs(whole)
     for key in symbols.bindings:
-        if key not in given and key not in symbols.names:
-            names = ", ".join((*given, *symbols.names))
+        if key not in input_values and key not in symbols.names:
+            names = ", ".join((*input_values, *symbols.names))
             raise CompileError(f"shapes names '{key}'; the model's inputs and symbols are: {names}")
     return replace(
         whole,
-        values={**whole.values, **given},
+        values={**whole.values, **input_values},
         symbols=symbols.ranges,
         bound={n: int(e.value) for n, e in symbols.names.items() if isinstance(e, Const)},
     )
@@ -183,10 +185,10 @@ class Symbols:
                 raise CompileError(f"{what} has a fixed dimension {declared}; shapes asks for {wanted}")
             return const(declared)
         name = declared or (wanted if isinstance(wanted, str) else "") or fresh
-        found = self._symbol(name, wanted if isinstance(wanted, int) else None)
-        if isinstance(wanted, int) and found != const(wanted):
-            raise CompileError(f"{what}: shapes gives symbol {name} the sizes {found} and {wanted}")
-        return found
+        extent = self._symbol(name, wanted if isinstance(wanted, int) else None)
+        if isinstance(wanted, int) and extent != const(wanted):
+            raise CompileError(f"{what}: shapes gives symbol {name} the sizes {extent} and {wanted}")
+        return extent
 
     def _symbol(self, name: str, size: int | None = None) -> Expr:
         """Return the symbol of a name, or its size if `shapes` or `size` fixes the symbol."""

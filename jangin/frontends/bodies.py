@@ -37,8 +37,8 @@ def looping(
     `start` computes the first condition. The body's inputs are the iteration's number, the last condition,
     and the carried values. Its results are the next condition and the next carried values."""
     attrs = ImportedAttributes(LOOP, {"start": start, "body": body, "limited": bool(trips)})
-    given = (trips, *carried) if trips else tuple(carried)
-    return Node(name, given, tuple(outputs), attrs, source)
+    inputs = (trips, *carried) if trips else tuple(carried)
+    return Node(name, inputs, tuple(outputs), attrs, source)
 
 
 def _branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
@@ -51,8 +51,8 @@ def _branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item
 def _loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
     attrs = node.of(ImportedAttributes)
     (first,) = bodies.run(b, attrs["start"], b.scope)
-    given = [v for v in inputs if v is not None]
-    trips, carried = (given[0], given[1:]) if attrs.get("limited") else (None, given)
+    values = [v for v in inputs if v is not None]
+    trips, carried = (values[0], values[1:]) if attrs.get("limited") else (None, values)
     trips, going = control.scalar(b, trips), control.scalar(b, first)
     iteration = control.Iteration(attrs["body"], trips, going, carried, [], (), (), True)
     return control.iterate(b, bodies.run, iteration, b.scope)

@@ -54,8 +54,8 @@ def continued(
     and the bodies.
 
     The results are those values of the branch or of the moved nodes that `outputs` names."""
-    made = {o for n in rest for o in n.outputs} | {*node.outputs}
-    wanted = tuple(o for o in outputs if o in made)
+    produced = {o for n in rest for o in n.outputs} | {*node.outputs}
+    wanted = tuple(o for o in outputs if o in produced)
 
     def after(body: Graph) -> Graph:
         same = Graph("", body.outputs, body.outputs, (), {}, {})
@@ -101,17 +101,17 @@ def _tried(
     against it. Its error is returned too.
 
     Raises CompileError if both branches fail."""
-    made: list[Body | None] = []
+    bodies: list[Body | None] = []
     reason: CompileError | None = None
     for graph in branches:
         try:
-            made.append(body_of(b, run, graph, (), scope))
+            bodies.append(body_of(b, run, graph, (), scope))
         except CompileError as error:
             if reason is not None:
                 raise reason from None
-            made.append(None)
+            bodies.append(None)
             reason = error
-    return made, reason
+    return bodies, reason
 
 
 def _with_failing(b: Builder, tried: Sequence[Body | None], reason: CompileError | None) -> list[Body]:
@@ -348,8 +348,8 @@ def _as_step(b: Builder, run: Run, it: Iteration, scope: Scope) -> list[Item]:
         body = body_of(b, run, graph, (*own, *types, *slices), scope)
         if it.counts and type_of(body.results[0]).dtype is not BOOL:
             raise CompileError(f"the body's condition is {body.results[0]}, and should be a truth value")
-        made = [type_of(r) for r in body.results[it.counts : it.counts + len(types)]]
-        wider = [_widened(b, t, m) for t, m in zip(types, made, strict=True)]
+        next_types = [type_of(r) for r in body.results[it.counts : it.counts + len(types)]]
+        wider = [_widened(b, t, m) for t, m in zip(types, next_types, strict=True)]
         b.pending.clear()
         if wider == types:
             break
@@ -376,8 +376,8 @@ def _settled(b: Builder, value: Item) -> Item:
     """Return a carried value before the first iteration. Its contents are treated as unknown, because
     iterations change them."""
     if isinstance(value, Tensor):
-        made = b.materialize(value)
-        return Tensor(made.name, made.dtype, made.shape)
+        tensor = b.materialize(value)
+        return Tensor(tensor.name, tensor.dtype, tensor.shape)
     return NonTensor(real(b, value), value.type)
 
 

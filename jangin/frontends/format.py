@@ -90,8 +90,8 @@ def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
 
 def is_live(model: object) -> bool:
     """Tell if a model is a framework's object, which is traced instead of read."""
-    given = isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview, mmap, Paired))
-    return not given and not hasattr(model, "SerializeToString")
+    is_stored = isinstance(model, (str, os.PathLike, bytes, bytearray, memoryview, mmap, Paired))
+    return not is_stored and not hasattr(model, "SerializeToString")
 
 
 @dataclass(frozen=True)

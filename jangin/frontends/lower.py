@@ -55,13 +55,13 @@ def lower(
     uses = [] if own_gradients is None else b.own_gradients
     if own_gradients is not None:
         own_gradients += uses
-    made = [b.materialize(r) if isinstance(r, Tensor) else r for r in results]
-    tensors = [r for r in made if isinstance(r, Tensor)]
+    items = [b.materialize(r) if isinstance(r, Tensor) else r for r in results]
+    tensors = [r for r in items if isinstance(r, Tensor)]
     built = _whole(b, [t.name for t in tensors])
-    if len(tensors) < len(made) or has_steps(prune(built)):
+    if len(tensors) < len(items) or has_steps(prune(built)):
         for v in b.not_one:  # a program has no constraints of its own
             b.symbols[v] = const(2), b.symbols[v][1]
-        return replace(_program(b, made, graph.outputs), bound=graph.bound, joined=graph.joined)
+        return replace(_program(b, items, graph.outputs), bound=graph.bound, joined=graph.joined)
     read = [t.name for use in uses for t in use.needed]
     lowered = prune(b.graph(tensors, graph.outputs), also=read)
     held = {n: b.constants[n] for n in read if n in b.constants}
@@ -98,11 +98,11 @@ def _found(dialect: Dialect, graph: Graph, b: Builder, custom: Custom) -> tuple[
 def _program(b: Builder, results: Sequence[Item], names: Sequence[str]) -> Graph:
     """Return the finished graph of a model that needs steps. The value of an output gets the output's name.
     An output that is an input or a constant becomes a copy of it."""
-    found = [real(b, r) for r in results]
-    made = {o for n in b.nodes for o in n.outputs}
+    values = [real(b, r) for r in results]
+    produced = {o for n in b.nodes for o in n.outputs}
     called: dict[str, str] = {}
-    for value, result, name in zip(found, results, names, strict=True):
-        if value in made and value not in called:
+    for value, result, name in zip(values, results, names, strict=True):
+        if value in produced and value not in called:
             called[value] = name
         elif value != name:
             (copy,) = host(b, "Identity", [result], [type_of(result)])
@@ -161,9 +161,9 @@ class _Lowering:
         """Lower a sub-graph, which may read outer values, and return its results."""
         env = {**scope, **{n: constant(b, a, n) for n, a in graph.constants.items()}}
         around = b.source, b.prefix, b.results, b.scope
-        found = self.results(b, graph, env, "the sub-graph")
+        results = self.results(b, graph, env, "the sub-graph")
         b.source, b.prefix, b.results, b.scope = around
-        return found
+        return results
 
     def expand(self, b: Builder, graph: Graph, inputs: Inputs) -> Sequence[Item | None]:
         """Lower a graph that replaces the current node, and return its results. All its nodes get the current
@@ -176,13 +176,13 @@ class _Lowering:
         """Lower a graph whose inputs and constants are in `env`, and return its results. `where` names the
         graph in errors."""
         self._nodes(b, graph.nodes, env, graph.outputs)
-        found = []
+        results = []
         for name in graph.outputs:
             value = env.get(name)
             if value is None:
                 raise CompileError(f"output '{name}' of {where} is not computed")
-            found.append(value)
-        return found
+            results.append(value)
+        return results
 
     def _nodes(self, b: Builder, nodes: Sequence[Node], env: Env, outputs: Sequence[str]) -> None:
         """Lower the nodes that `outputs` need, and add their values to `env`.
@@ -232,8 +232,8 @@ class _Lowering:
             raise _explained(node, inputs, reason) from error
 
     def _lowered(self, b: Builder, node: Node, inputs: Inputs, env: Env) -> Sequence[Item | None]:
-        for given, name in zip(inputs, node.inputs, strict=True):
-            if name and given is None:
+        for item, name in zip(inputs, node.inputs, strict=True):
+            if name and item is None:
                 raise CompileError(f"its input '{name}' is an output that is not supported")
         if node.op == FUNCTION:
             return self._function(b, node.of(ImportedAttributes)["body"], inputs)
@@ -278,8 +278,8 @@ class _Lowering:
 def _explained(node: Node, inputs: Inputs, reason: str, symbols: Iterable[Var] = ()) -> CompileError:
     """Return a node's error with the node, its inputs, and the symbols that would have to be fixed. If the
     error names no symbols, all sizes of the inputs count."""
-    given = ", ".join(f"{n}: {t}" for n, t in zip(node.inputs, inputs, strict=True) if t is not None)
+    operands = ", ".join(f"{n}: {t}" for n, t in zip(node.inputs, inputs, strict=True) if t is not None)
     shapes = [d for t in inputs if isinstance(t, Tensor) for d in t.shape]
     known = {v for e in (*shapes, *symbols) for v in free_vars(e)}
-    text = own_text(f"{node.source}, inputs ({given}): {reason}", known)
+    text = own_text(f"{node.source}, inputs ({operands}): {reason}", known)
     return CompileError(text, symbols or shapes)

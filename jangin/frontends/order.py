@@ -52,12 +52,12 @@ def topological(
 
 def _needed(needs: Sequence[Sequence[int]], last: Sequence[int]) -> set[int]:
     """Return the numbers of the nodes `last` and of all nodes that they need."""
-    found, waiting = {*last}, [*last]
+    numbers, waiting = {*last}, [*last]
     while waiting:
-        more = set(needs[waiting.pop()]) - found
-        found |= more
+        more = set(needs[waiting.pop()]) - numbers
+        numbers |= more
         waiting += more
-    return found
+    return numbers
 
 
 def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]]) -> list[int]:

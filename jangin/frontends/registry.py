@@ -29,11 +29,11 @@ class Table(dict[str, Lowering]):
 
 def declared(modules: Iterable[ModuleType]) -> Mapping[str, Lowering]:
     """Return all lowerings that the modules declare, by the operators' names."""
-    found: dict[str, Lowering] = {}
+    lowerings: dict[str, Lowering] = {}
     for module in modules:
         for value in vars(module).values():
             if isinstance(value, Table):
-                found |= value
+                lowerings |= value
             else:
-                found |= dict.fromkeys(getattr(value, "__dict__", {}).get("lowers", ()), value)
-    return found
+                lowerings |= dict.fromkeys(getattr(value, "__dict__", {}).get("lowers", ()), value)
+    return lowerings

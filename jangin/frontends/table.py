@@ -79,9 +79,9 @@ def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Pr
     """Trace a live model by the framework that it belongs to, and return it ready to be compiled. Raises
     CompileError if no format knows it."""
     for reader in (*first, *FORMATS):
-        found = reader.prepare(model, example)
-        if found is not None:
-            return found
+        prepared = reader.prepare(model, example)
+        if prepared is not None:
+            return prepared
     if isinstance(model, (str, os.PathLike)):
         reader = format_of(opened(model), first)
         raise CompileError(f"{os.fspath(model)} is {reader.name}: leave example_inputs out")
@@ -93,13 +93,13 @@ def format_of(contents: Contents, first: Sequence[Format] = ()) -> Format:
     """Return the format that recognizes a model. Formats in `first` are tried before Jangin's. Raises
     FormatError if no format does."""
     formats = (*first, *FORMATS)
-    found = next((f for f in formats if f.reads(contents)), None)
-    if found is None:
+    reader = next((f for f in formats if f.reads(contents)), None)
+    if reader is None:
         if why := next(filter(None, (f.explains(contents) for f in formats)), ""):
             raise FormatError(why)
         names = ", ".join(f.name for f in formats)
         raise FormatError(f"{contents}, {_kind(contents)}, is of no format that is read here ({names})")
-    return found
+    return reader
 
 
 def _kind(contents: Contents) -> str:

@@ -95,8 +95,8 @@ def clamped(body: Expr) -> tuple[float, float] | None:
     if not isinstance(body, Binary) or body.op not in ("min", "max"):
         return None
     inner, end = (body.a, body.b) if isinstance(body.b, Const) else (body.b, body.a)
-    found = clamped(inner)
-    if found is None or not isinstance(end, Const):
+    limits = clamped(inner)
+    if limits is None or not isinstance(end, Const):
         return None
     cut = max if body.op == "max" else min
-    return cut(found[0], float(end.value)), cut(found[1], float(end.value))
+    return cut(limits[0], float(end.value)), cut(limits[1], float(end.value))

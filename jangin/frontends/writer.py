@@ -139,11 +139,11 @@ class Writer(ABC):
     def fresh(self, hint: str) -> Name:
         """Return a name that no tensor has yet, similar to `hint`."""
         plain = self.plain(hint)
-        found, count = plain, 1
-        while found in self.taken:
-            found, count = f"{plain}_{count}", count + 1
-        self.taken.add(found)
-        return Name(found)
+        name, count = plain, 1
+        while name in self.taken:
+            name, count = f"{plain}_{count}", count + 1
+        self.taken.add(name)
+        return Name(name)
 
     # -- sizes ----------------------------------------------------------------------------------
 
@@ -175,42 +175,42 @@ class Writer(ABC):
         written once.
 
         Return `result`, or a new name, or a number if the expression is constant."""
-        made: dict[Expr, Any] = dict(operands)
+        names: dict[Expr, Any] = dict(operands)
         waiting = [body]
         while waiting:
             e = waiting[-1]
-            if e in made:
+            if e in names:
                 waiting.pop()
                 continue
             if isinstance(e, Const):
-                made[e] = self.number(e)
+                names[e] = self.number(e)
                 continue
             said = self._said(e)
-            missing = [p for p in said.parts if p not in made]
+            missing = [p for p in said.parts if p not in names]
             waiting += missing
             if missing:
                 continue
-            parts = [made[p] for p in said.parts]
+            parts = [names[p] for p in said.parts]
             last = result if e is body else ""
             if said.operation or last:
-                made[e] = self.emit(
+                names[e] = self.emit(
                     said.operation or self.copy, *parts, result=last, hint=hint, **said.attributes
                 )
             else:
-                made[e] = parts[0]
+                names[e] = parts[0]
         if result and (body in operands or isinstance(body, Const)):
-            return self.emit(self.copy, made[body], result=result)
-        return made[body]
+            return self.emit(self.copy, names[body], result=result)
+        return names[body]
 
     copy = ""
     """The format's operation that copies its operand."""
 
     def _said(self, e: Expr) -> Words:
         for pattern, operation, attributes in self.patterns:
-            found: dict[str, Expr] = {}
-            if unified(pattern, e, found) and all(isinstance(found[a], Const) for a in attributes):
-                given = {a: self.attribute(found[a]) for a in attributes}
-                return Words(operation, (found["x0"],), given)
+            bindings: dict[str, Expr] = {}
+            if unified(pattern, e, bindings) and all(isinstance(bindings[a], Const) for a in attributes):
+                attrs = {a: self.attribute(bindings[a]) for a in attributes}
+                return Words(operation, (bindings["x0"],), attrs)
         said = self.words(e)
         if said is None:
             what = getattr(e, "op", "") or getattr(e, "fn", "") or type(e).__name__.lower()
@@ -226,16 +226,16 @@ class Writer(ABC):
     def matched(self, node: Node, offers: Iterable[Offer]) -> Any:
         """Return the first description in `offers` whose lowering makes exactly this node from its operands.
         Return None if there is none. Checks of indices are ignored."""
-        for given, lower in offers:
+        for offer, lower in offers:
             b = Builder("offer", self.graph.symbols)
             inputs = [self._operand(b, n) for n in node.inputs]
             try:
                 lower(b, *inputs)
             except (CompileError, IndexError):
                 continue
-            made = [n for n in b.nodes if not isinstance(n.attrs, core.IndexCheck)]
-            if len(made) == 1 and made[0].attrs == node.attrs:
-                return given
+            nodes = [n for n in b.nodes if not isinstance(n.attrs, core.IndexCheck)]
+            if len(nodes) == 1 and nodes[0].attrs == node.attrs:
+                return offer
         return None
 
     def _operand(self, b: Builder, name: str) -> Tensor:
@@ -267,7 +267,7 @@ def with_plain_softmax(graph: Graph) -> Graph:
 def outputs_named(graph: Graph) -> Graph:
     """Return the graph without the copies that only give an output its name. The copied values get the
     outputs' names instead."""
-    made = {o for n in graph.nodes for o in n.outputs}
+    produced = {o for n in graph.nodes for o in n.outputs}
     if any(isinstance(v, Graph) for n in graph.nodes for v in n.attrs.named().values()):
         return graph  # a body may read a value that would be renamed
     called: dict[str, str] = {}
@@ -276,7 +276,7 @@ def outputs_named(graph: Graph) -> Graph:
         if isinstance(node.attrs, core.Reshape):
             (source,), (result,) = node.inputs, node.outputs
             alike = str(graph.values[source]) == str(graph.values[result])
-            if alike and result in graph.outputs and source in made - called.keys() - {*graph.outputs}:
+            if alike and result in graph.outputs and source in produced - called.keys() - {*graph.outputs}:
                 called[source] = result
                 continue
         nodes.append(node)
@@ -298,5 +298,5 @@ def unified(pattern: Expr, e: Expr, found: dict[str, Expr]) -> bool:
 
 def identifier(name: str) -> str:
     """Return a name changed to letters, digits and underscores."""
-    found = re.sub(r"\W", "_", name, flags=re.ASCII)
-    return found if found[:1].isalpha() else f"t_{found}"
+    word = re.sub(r"\W", "_", name, flags=re.ASCII)
+    return word if word[:1].isalpha() else f"t_{word}"

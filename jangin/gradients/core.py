@@ -56,11 +56,11 @@ def _of_map(step: Step, attrs: Map) -> None:
         if len(free_vars(by_result)) <= len(free_vars(part)):
             part = by_result
         used = [t for t in tensors if t in free_vars(part)] or [g]
-        made = step.b.map(
+        gradient = step.b.map(
             lambda *xs, used=used, part=part: substitute(part, dict(zip(used, xs, strict=True))),
             *(tensors[t] for t in used),
         )
-        whole = step.b.expand(made, step.out.shape) if made.shape != step.out.shape else made
+        whole = step.b.expand(gradient, step.out.shape) if gradient.shape != step.out.shape else gradient
         step.give(whole, [*map(str, operands)].index(str(v)))
 
 
@@ -127,10 +127,10 @@ def _of_normalize(step: Step, attrs: Normalize) -> None:
     inverse = b.map(lambda v: 1.0 / call("sqrt", v + const(attrs.epsilon, dtype)), spread)
     along = mean(b.map(lambda v, o: v * o, g, y))
     if attrs.rms:
-        made = b.map(lambda v, o, i, a: i * (v - o * a), g, y, inverse, along)
+        gradient = b.map(lambda v, o, i, a: i * (v - o * a), g, y, inverse, along)
     else:
-        made = b.map(lambda v, o, i, a, m: i * (v - m - o * a), g, y, inverse, along, mean(g))
-    step.give(b.cast(made, step.x.dtype))
+        gradient = b.map(lambda v, o, i, a, m: i * (v - m - o * a), g, y, inverse, along, mean(g))
+    step.give(b.cast(gradient, step.x.dtype))
 
 
 def _of_concat(step: Step, attrs: Concat) -> None:

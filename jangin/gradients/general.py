@@ -17,7 +17,7 @@ def by_stages(step: Step, first: bool = False) -> None:
     stages = CORE[step.node.op].te(buffers, out, step.node.attrs)
     known = {**dict(zip(names, step.ins, strict=True)), "out": step.out}
     wanted = {n for i, n in enumerate(names) if step.wants(i)}
-    found = StageAdjoints(step.b, stages, known, wanted, first).run(step.g)
+    gradients = StageAdjoints(step.b, stages, known, wanted, first).run(step.g)
     for i, name in enumerate(names):
-        if name in found and step.wants(i):
-            step.give(found[name], i)
+        if name in gradients and step.wants(i):
+            step.give(gradients[name], i)

@@ -52,9 +52,9 @@ class _Solver:
 
     def solve(self) -> Readers:
         while True:
-            found = max(self._candidates(), key=lambda c: c[0], default=None)
-            if found is not None:
-                self._eliminate(*found[1:])
+            candidate = max(self._candidates(), key=lambda c: c[0], default=None)
+            if candidate is not None:
+                self._eliminate(*candidate[1:])
             elif not any(self._divided(n) for n in range(len(self.open))):
                 break
         tried = 1

@@ -118,13 +118,13 @@ class _Backwards:
 
     def _depending(self) -> set[str]:
         """Return the names of the buffers whose floats depend on the input `wanted`."""
-        found = {self.wanted}
+        names = {self.wanted}
         stores = [s for s in statements(self.forward) if isinstance(s, Store) and s.buffer.dtype.is_float]
         before = 0
-        while len(found) != before:
-            before = len(found)
-            found |= {s.buffer.name for s in stores if not found.isdisjoint(buffers_loaded(s.value))}
-        return found
+        while len(names) != before:
+            before = len(names)
+            names |= {s.buffer.name for s in stores if not names.isdisjoint(buffers_loaded(s.value))}
+        return names
 
     def nest(self, inputs: Sequence[Tensor], attrs: LoopNest, n: int) -> Stmt:
         """Return the whole nest. The result's adjoint begins as the given gradient, and all others begin as

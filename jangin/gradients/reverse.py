@@ -24,12 +24,12 @@ def differentiate(graph: Graph, loss: str, wrt: Sequence[str]) -> Graph:
     through this node and the node has none."""
     b = builder_of(graph)
     tensors = [Tensor(n, *typed(graph.value(n))) for n in (loss, *wrt)]
-    found = gradients(b, tensors[0], tensors[1:])
+    grads = gradients(b, tensors[0], tensors[1:])
     kept = [Tensor(n, *typed(graph.value(n))) for n in graph.outputs]
     names = [b.fresh(f"d{n}") for n in wrt]
     b.source, b.prefix = Sources.of("gradient"), "d"
-    made = b.graph([*kept, *found], [*graph.outputs, *names])
-    rest = replace(made, constraints=graph.constraints, bound=graph.bound, joined=graph.joined)
+    extended = b.graph([*kept, *grads], [*graph.outputs, *names])
+    rest = replace(extended, constraints=graph.constraints, bound=graph.bound, joined=graph.joined)
     return prune(rest)
 
 
@@ -75,12 +75,12 @@ class _Reverse:
         """The uses of operators with gradients of their own, by the last node that makes one of their
         results. All that reads a result comes behind this node."""
         at = {name: n for n, node in enumerate(self.nodes) for name in node.outputs}
-        found: dict[str, list[OwnGradient]] = {}
+        last_uses: dict[str, list[OwnGradient]] = {}
         for use in uses:
             places = [at[y.name] for y in use.outputs if y.name in at]
             if places:
-                found.setdefault(self.nodes[max(places)].outputs[0], []).append(use)
-        return found
+                last_uses.setdefault(self.nodes[max(places)].outputs[0], []).append(use)
+        return last_uses
 
     def _is_float(self, name: str) -> bool:
         dtype = self.b.values[name].dtype
@@ -120,8 +120,8 @@ class _Reverse:
         known = [self.found.pop(y.name, None) for y in use.outputs]
         pairs = zip(known, use.outputs, strict=True)
         gs = tuple(b.expand(b.scalar(0, y.dtype), y.shape) if g is None else g for g, y in pairs)
-        made = use.function(b, use.inputs, use.outputs, gs)
-        parts = made if isinstance(made, tuple) else (made,)
+        grads = use.function(b, use.inputs, use.outputs, gs)
+        parts = grads if isinstance(grads, tuple) else (grads,)
         if len(parts) != len(use.inputs):
             raise CompileError(f"{what}: {len(parts)} gradients of its own for {len(use.inputs)} inputs")
         for x, part in zip(use.inputs, parts, strict=True):

@@ -77,13 +77,13 @@ def adjoints(e: Expr, seed: Expr, leaves: Collection[Expr], corner: str | None =
         below = not smooth.isdisjoint(children(node)) and not _is_flat(node)
         if node.dtype.is_float and (node in leaves or below):
             smooth.add(node)
-    found = {e: seed} if e in smooth else {}
+    adjoints = {e: seed} if e in smooth else {}
     for node in reversed(order):
-        if node in found and node not in leaves:
-            for kid, part in _parts(node, found[node], corner):
+        if node in adjoints and node not in leaves:
+            for kid, part in _parts(node, adjoints[node], corner):
                 if kid in smooth:
-                    found[kid] = added(found[kid], part) if kid in found else part
-    return {leaf: found[leaf] for leaf in leaves if leaf in found}
+                    adjoints[kid] = added(adjoints[kid], part) if kid in adjoints else part
+    return {leaf: adjoints[leaf] for leaf in leaves if leaf in adjoints}
 
 
 def through(adjoint: Expr, fn: Callable[[Expr], Expr]) -> Expr:

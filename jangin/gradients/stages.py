@@ -159,12 +159,12 @@ class StageAdjoints:
         """Add the sum of `term` over the axes to the gradient of the buffer that `load` reads in `e`."""
         if is_const(term, 0):
             return
-        name, found = load.buffer.name, readers(load.index, axes)
-        made = self._scattered(load, e, term, axes) if found.tried > MOST_TRIED else self._summed(
-            load, term, found
+        name, solution = load.buffer.name, readers(load.index, axes)
+        gradient = self._scattered(load, e, term, axes) if solution.tried > MOST_TRIED else self._summed(
+            load, term, solution
         )  # fmt: skip
         known = self.found.get(name)
-        self.found[name] = made if known is None else self.b.map(lambda v, w: v + w, known, made)
+        self.found[name] = gradient if known is None else self.b.map(lambda v, w: v + w, known, gradient)
 
     def _summed(self, load: Load, term: Expr, found: Readers) -> Tensor:
         """Return the gradient as a tensor expression. The expression is a sum over the axes that aren't
@@ -209,8 +209,8 @@ class StageAdjoints:
         guard = of_inputs(guard)
         inner = update if is_const(guard, True) else If(guard, update)
         loops = nest([a.extent for a in axes], [a.var for a in axes], inner)
-        made = self.b.loop_nest(inputs, block(clear, loops), out.dtype, target.shape)
-        return self.b.cast(made, target.dtype)
+        sums = self.b.loop_nest(inputs, block(clear, loops), out.dtype, target.shape)
+        return self.b.cast(sums, target.dtype)
 
 
 def _read(stage: Stage) -> set[str]:

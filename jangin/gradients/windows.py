@@ -63,10 +63,12 @@ def _by_weights(step: Step, attrs: Conv) -> Tensor:
 
     channels = () if depthwise else (w.shape[1],)
     extents = [g.shape[0], *g.shape[2:]]
-    made = b.reduction(w.dtype, [*w.shape[2:], *channels, w.shape[0]], extents, "sum", [image, grad], term)
+    gradient = b.reduction(
+        w.dtype, [*w.shape[2:], *channels, w.shape[0]], extents, "sum", [image, grad], term
+    )
     if depthwise:
-        return b.reshape(b.transpose(made, [rank, *range(rank)]), w.shape)
-    return b.transpose(made, [rank + 1, rank, *range(rank)])
+        return b.reshape(b.transpose(gradient, [rank, *range(rank)]), w.shape)
+    return b.transpose(gradient, [rank + 1, rank, *range(rank)])
 
 
 def of_pool(step: Step, attrs: Pool) -> None:

@@ -21,8 +21,8 @@ def concat(x: Array, y: Array) -> Array:
 def pick(*values: Array) -> Array:
     """Pick elements of several texts. The last argument has positions, which count through all texts."""
     *texts, positions = values
-    found = np.concatenate([t.reshape(-1) for t in texts])[positions.reshape(-1)]
-    return np.asarray(found.reshape(positions.shape))
+    elements = np.concatenate([t.reshape(-1) for t in texts])[positions.reshape(-1)]
+    return np.asarray(elements.reshape(positions.shape))
 
 
 def equal(x: Array, y: Array) -> Array:
@@ -46,8 +46,8 @@ def split(x: Array, *, delimiter: str = "", maxsplit: int | None = None) -> tupl
     parts = [v.split(delimiter or None, most) for v in x.reshape(-1)]
     width = max(map(len, parts), default=0)
     padded = np.full((len(parts), width), "", object)
-    for i, found in enumerate(parts):
-        padded[i, : len(found)] = found
+    for i, row in enumerate(parts):
+        padded[i, : len(row)] = row
     counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
     return padded.reshape(*x.shape, width), counts
 
@@ -97,11 +97,11 @@ def tokenize(
     elif separators:
         rows = [[text] for text in x.reshape(-1)]
         for pattern in separators:
-            found = _expression(pattern, longest=True)
-            rows = [[part for text in row for part in _between(found, text, shortest)] for row in rows]
+            regex = _expression(pattern, longest=True)
+            rows = [[part for text in row for part in _between(regex, text, shortest)] for row in rows]
     else:
-        found = _expression(expression, longest=True)
-        rows = [[m[0] for m in found.finditer(text) if len(m[0]) >= shortest] for text in x.reshape(-1)]
+        regex = _expression(expression, longest=True)
+        rows = [[m[0] for m in regex.finditer(text) if len(m[0]) >= shortest] for text in x.reshape(-1)]
     ends = ([START_OF_TEXT], [END_OF_TEXT]) if mark and any(rows) else ([], [])
     marked = [[*ends[0], *row, *ends[1]] for row in rows]
     width = max(map(len, marked), default=0)
@@ -149,18 +149,18 @@ def tf_idf(
 
 def _pool(pool: Sequence[Any], starts: Sequence[int]) -> Mapping[tuple[Any, ...], int]:
     """Return each n-gram's number. The pool has all n-grams of one item, then all of two, and so on."""
-    found: dict[tuple[Any, ...], int] = {}
+    numbers: dict[tuple[Any, ...], int] = {}
     for n, (start, end) in enumerate(zip(starts, [*starts[1:], len(pool)], strict=True), 1):
         for at in range(start, end, n):
-            found.setdefault(tuple(pool[at : at + n]), len(found))
-    return found
+            numbers.setdefault(tuple(pool[at : at + n]), len(numbers))
+    return numbers
 
 
 def encode(x: Array, *, keys: Sequence[Any], values: Sequence[Any], default: Any, dtype: str) -> Array:
     """Return the value of each element as a key, or the default."""
     table = dict(zip(map(_key, keys), values, strict=True))
-    found = [table.get(_key(v), default) for v in x.reshape(-1).tolist()]
-    return np.array(found, dtype).reshape(x.shape)
+    entries = [table.get(_key(v), default) for v in x.reshape(-1).tolist()]
+    return np.array(entries, dtype).reshape(x.shape)
 
 
 def _key(value: Any) -> Any:
@@ -176,30 +176,30 @@ def skip_gram(x: Array, *, size: int, skips: int, shorter: bool) -> Array:
 
     With `shorter`, smaller groups are included."""
     words = _words(x.reshape(-1)[0])
-    found: list[str] = []
+    groups: list[str] = []
 
     def grow(chosen: list[int]) -> None:
         if len(chosen) < size:
             for following in range(chosen[-1] + 1, min(chosen[-1] + 2 + skips, len(words))):
                 grow([*chosen, following])
         if shorter or len(chosen) == size:
-            found.append(" ".join(words[i] for i in chosen))
+            groups.append(" ".join(words[i] for i in chosen))
 
     for first in range(len(words) if len(words) >= size else 0):
         grow([first])
-    return np.array(found, object)
+    return np.array(groups, object)
 
 
 def _words(text: str) -> list[str]:
     """Split a text as TensorFlow Lite does. A space at the very beginning belongs to the first word, which is
     left out if another word follows."""
-    found, start = [], 0
+    words, start = [], 0
     for i in range(1, len(text)):
         if text[i] in SPACES:
             if i > start and text[start] not in SPACES:
-                found.append(text[start:i])
+                words.append(text[start:i])
             start = i + 1
-    return [*found, text[start:]] if start < len(text) else found
+    return [*words, text[start:]] if start < len(text) else words
 
 
 def zip_map(x: Array, *, labels: Sequence[Any]) -> list[dict[Any, float]]:

@@ -18,5 +18,5 @@ _REASONS = (
 
 def why(function: str) -> str:
     """Return the reason why a host function isn't compiled code."""
-    found = (reason for functions, reason in _REASONS if function in functions)
-    return next(found, "the caller's own function, given as operators=[...]")
+    reasons = (reason for functions, reason in _REASONS if function in functions)
+    return next(reasons, "the caller's own function, given as operators=[...]")

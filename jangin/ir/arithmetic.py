@@ -62,8 +62,8 @@ def _multiplied(product: Product, a: Any, b: Any) -> Any:
 
 def _of_pairs(op: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     x, y = np.broadcast_arrays(np.asarray(a, np.int32), np.asarray(b, np.int32))
-    made = op(*(np.ascontiguousarray(v).reshape(-1).view(np.int16) for v in (x, y)))
-    return made.view(np.int32).reshape(x.shape)
+    pairs = op(*(np.ascontiguousarray(v).reshape(-1).view(np.int16) for v in (x, y)))
+    return pairs.view(np.int32).reshape(x.shape)
 
 
 def _half(first: int, a: Any) -> Any:

@@ -65,8 +65,8 @@ class DType:
     def numpy(self) -> np.dtype[np.generic]:
         """The NumPy dtype of the type's arrays. Raises ModuleNotFoundError for a type that only ml_dtypes has
         if ml_dtypes isn't installed."""
-        found = _NUMPY.get(self.name)
-        return _from_ml_dtypes(self.name) if found is None else found
+        dtype = _NUMPY.get(self.name)
+        return _from_ml_dtypes(self.name) if dtype is None else dtype
 
 
 def _same(name: str) -> DType:
@@ -129,20 +129,20 @@ def _from_ml_dtypes(name: str) -> np.dtype[np.generic]:
             f"arrays of {name} need the package ml_dtypes, which isn't installed: pip install ml_dtypes",
             name=missing.name,
         ) from None
-    found: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
-    return found
+    dtype: np.dtype[np.generic] = np.dtype(getattr(ml_dtypes, _ML_DTYPES[name]))
+    return dtype
 
 
 def from_numpy(dtype: np.dtype[np.generic] | type) -> DType:
     """Return the DType of a NumPy dtype. Raises KeyError for a dtype without one, such as strings and complex
     numbers."""
     dtype = np.dtype(dtype)
-    found = _FROM_NUMPY.get(dtype)
-    if found is None and dtype.type.__module__ == "ml_dtypes":
-        found = _FROM_ML_DTYPES.get(dtype.name)
-    if found is None:
+    element_type = _FROM_NUMPY.get(dtype)
+    if element_type is None and dtype.type.__module__ == "ml_dtypes":
+        element_type = _FROM_ML_DTYPES.get(dtype.name)
+    if element_type is None:
         raise KeyError(dtype)
-    return found
+    return element_type
 
 
 def dtype_of(name: str) -> DType:

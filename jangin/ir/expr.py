@@ -115,7 +115,7 @@ class Expr:
 
 def _node(cls: type[E], dtype: DType, kids: tuple[Expr, ...]) -> E:
     """Make a node of a class, with its derived values but without the class's own fields."""
-    made = object.__new__(cls)
+    node = object.__new__(cls)
     size, free, loaded = 1, _NONE, _NO_NAMES
     for k in kids:
         size += k.size
@@ -123,13 +123,13 @@ def _node(cls: type[E], dtype: DType, kids: tuple[Expr, ...]) -> E:
             free = k._free if free <= k._free else free | k._free
         if not k._loaded <= loaded:
             loaded = k._loaded if loaded <= k._loaded else loaded | k._loaded
-    _set(made, "dtype", dtype)
-    _set(made, "size", size)
-    _set(made, "_kids", kids)
-    _set(made, "_free", free)
-    _set(made, "_loaded", loaded)
-    _set(made, "_text", None)
-    return made
+    _set(node, "dtype", dtype)
+    _set(node, "size", size)
+    _set(node, "_kids", kids)
+    _set(node, "_free", free)
+    _set(node, "_loaded", loaded)
+    _set(node, "_text", None)
+    return node
 
 
 _NONE: frozenset[Var] = frozenset()
@@ -142,12 +142,12 @@ class Const(Expr):
 
     def __new__(cls, value: Scalar, dtype: DType) -> Const:
         key = dtype, value if type(value) is int else repr(value)  # 0.0 == -0.0, and NaN doesn't equal itself
-        found = _CONSTS.get(key, absent)()
-        if found is not None:
-            return found
-        made = _node(cls, dtype, ())
-        _set(made, "value", value)
-        return keep(_CONSTS, key, made)
+        existing = _CONSTS.get(key, absent)()
+        if existing is not None:
+            return existing
+        node = _node(cls, dtype, ())
+        _set(node, "value", value)
+        return keep(_CONSTS, key, node)
 
     def _pieces(self) -> list[str | Expr]:
         if self.dtype is BOOL:
@@ -163,13 +163,13 @@ class Var(Expr):
 
     def __new__(cls, name: str, dtype: DType = I64) -> Var:
         key = name, dtype
-        found = _VARS.get(key, absent)()
-        if found is not None:
-            return found
-        made = _node(cls, dtype, ())
-        _set(made, "name", name)
-        _set(made, "_free", frozenset((made,)))
-        return keep(_VARS, key, made)
+        existing = _VARS.get(key, absent)()
+        if existing is not None:
+            return existing
+        node = _node(cls, dtype, ())
+        _set(node, "name", name)
+        _set(node, "_free", frozenset((node,)))
+        return keep(_VARS, key, node)
 
     def _pieces(self) -> list[str | Expr]:
         return [quote(self.name)]
@@ -190,13 +190,13 @@ class Buffer:
 
     def __new__(cls, name: str, dtype: DType, shape: tuple[Expr, ...], memory: str = "global") -> Buffer:
         key = name, dtype, shape, memory
-        found = _BUFFERS.get(key, absent)()
-        if found is not None:
-            return found
-        made = object.__new__(cls)
+        existing = _BUFFERS.get(key, absent)()
+        if existing is not None:
+            return existing
+        buffer = object.__new__(cls)
         for field, value in zip(("name", "dtype", "shape", "memory"), key, strict=True):
-            _set(made, field, value)
-        return keep(_BUFFERS, key, made)
+            _set(buffer, field, value)
+        return keep(_BUFFERS, key, buffer)
 
     def __reduce__(self) -> tuple[type[Buffer], tuple[Any, ...]]:
         return Buffer, (self.name, self.dtype, self.shape, self.memory)
@@ -213,14 +213,14 @@ class Load(Expr):
 
     def __new__(cls, buffer: Buffer, index: tuple[Expr, ...]) -> Load:
         key = buffer, index
-        found = _LOADS.get(key, absent)()
-        if found is not None:
-            return found
-        made = _node(cls, buffer.dtype, index)
-        _set(made, "buffer", buffer)
-        _set(made, "index", index)
-        _set(made, "_loaded", made._loaded | {buffer.name})
-        return keep(_LOADS, key, made)
+        existing = _LOADS.get(key, absent)()
+        if existing is not None:
+            return existing
+        node = _node(cls, buffer.dtype, index)
+        _set(node, "buffer", buffer)
+        _set(node, "index", index)
+        _set(node, "_loaded", node._loaded | {buffer.name})
+        return keep(_LOADS, key, node)
 
     def _pieces(self) -> list[str | Expr]:
         return listed(f"{quote(self.buffer.name)}[", self.index, "]")
@@ -236,14 +236,14 @@ class Binary(Expr):
 
     def __new__(cls, op: str, a: Expr, b: Expr) -> Binary:
         key = op, a, b
-        found = _BINARIES.get(key, absent)()
-        if found is not None:
-            return found
-        made = _node(cls, BOOL if op in COMPARE else a.dtype, (a, b))
-        _set(made, "op", op)
-        _set(made, "a", a)
-        _set(made, "b", b)
-        return keep(_BINARIES, key, made)
+        existing = _BINARIES.get(key, absent)()
+        if existing is not None:
+            return existing
+        node = _node(cls, BOOL if op in COMPARE else a.dtype, (a, b))
+        _set(node, "op", op)
+        _set(node, "a", a)
+        _set(node, "b", b)
+        return keep(_BINARIES, key, node)
 
     def _pieces(self) -> list[str | Expr]:
         sign = INFIX.get(self.op)
@@ -260,13 +260,13 @@ class Call(Expr):
 
     def __new__(cls, fn: str, args: tuple[Expr, ...]) -> Call:
         key = fn, args
-        found = _CALLS.get(key, absent)()
-        if found is not None:
-            return found
-        made = _node(cls, RESULT.get(fn) or args[0].dtype, args)
-        _set(made, "fn", fn)
-        _set(made, "args", args)
-        return keep(_CALLS, key, made)
+        existing = _CALLS.get(key, absent)()
+        if existing is not None:
+            return existing
+        node = _node(cls, RESULT.get(fn) or args[0].dtype, args)
+        _set(node, "fn", fn)
+        _set(node, "args", args)
+        return keep(_CALLS, key, node)
 
     @property
     def product(self) -> Product | None:
@@ -292,14 +292,14 @@ class Select(Expr):
 
     def __new__(cls, cond: Expr, a: Expr, b: Expr) -> Select:
         key = cond, a, b
-        found = _SELECTS.get(key, absent)()
-        if found is not None:
-            return found
-        made = _node(cls, a.dtype, key)
-        _set(made, "cond", cond)
-        _set(made, "a", a)
-        _set(made, "b", b)
-        return keep(_SELECTS, key, made)
+        known = _SELECTS.get(key, absent)()
+        if known is not None:
+            return known
+        node = _node(cls, a.dtype, key)
+        _set(node, "cond", cond)
+        _set(node, "a", a)
+        _set(node, "b", b)
+        return keep(_SELECTS, key, node)
 
     def _pieces(self) -> list[str | Expr]:
         return listed("select(", self._kids, ")")
@@ -315,12 +315,12 @@ class Cast(Expr):
 
     def __new__(cls, dtype: DType, a: Expr) -> Cast:
         key = dtype, a
-        found = _CASTS.get(key, absent)()
-        if found is not None:
-            return found
-        made = _node(cls, dtype, (a,))
-        _set(made, "a", a)
-        return keep(_CASTS, key, made)
+        known = _CASTS.get(key, absent)()
+        if known is not None:
+            return known
+        node = _node(cls, dtype, (a,))
+        _set(node, "a", a)
+        return keep(_CASTS, key, node)
 
     def _pieces(self) -> list[str | Expr]:
         return [f"{self.dtype}(", self.a, ")"]

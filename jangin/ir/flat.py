@@ -23,15 +23,15 @@ def written(e: Expr) -> str:
     """Return an expression's text form (grammar in `ir.text`). `ir.parse.parse_expr` reads it back."""
     if e.size <= SMALL:
         return "".join(map(str, e._pieces()))
-    found: list[str] = []
+    pieces: list[str] = []
     waiting: list[str | Expr] = [e]
     while waiting:
         part = waiting.pop()
         if isinstance(part, str) or part.size <= SMALL:
-            found.append(str(part))
+            pieces.append(str(part))
         else:
             waiting.extend(reversed(part._pieces()))
-    return "".join(found)
+    return "".join(pieces)
 
 
 def listed(opening: str, kids: Sequence[Expr], closing: str) -> list[str | Expr]:
@@ -42,16 +42,16 @@ def listed(opening: str, kids: Sequence[Expr], closing: str) -> list[str | Expr]
 
 def postorder(e: Expr) -> list[Expr]:
     """Return every node of `e` once, children first."""
-    found: dict[Expr, None] = {}
+    order: dict[Expr, None] = {}
     stack = [e]
     while stack:
         node = stack[-1]
-        new = () if node in found else [k for k in reversed(node._kids) if k not in found]
+        new = () if node in order else [k for k in reversed(node._kids) if k not in order]
         if new:
             stack.extend(new)
         else:
-            found[stack.pop()] = None
-    return list(found)
+            order[stack.pop()] = None
+    return list(order)
 
 
 def packed(e: Expr) -> list[Packed]:
@@ -69,13 +69,13 @@ def packed(e: Expr) -> list[Packed]:
 
 def unpacked(parts: list[Packed]) -> Expr:
     """Return the expression whose list `packed` made."""
-    made: list[Expr] = []
+    exprs: list[Expr] = []
     for part in parts:
         if isinstance(part, tuple):
             cls, values = part
-            part = cls(*[_field(v, made) for v in values])
-        made.append(part)
-    return made[-1]
+            part = cls(*[_field(v, exprs) for v in values])
+        exprs.append(part)
+    return exprs[-1]
 
 
 def _field(value: object, made: Sequence[Expr]) -> object:

@@ -56,12 +56,12 @@ def parse_graph(text: str, arrays: Mapping[str, Array] | None = None) -> Graph:
 def graph_arrays(graph: Graph) -> dict[str, Array]:
     """Return the arrays that `print_graph` replaces by digests, by digest. `parse_graph` needs them beside
     the text."""
-    found: dict[str, Array] = {}
+    arrays: dict[str, Array] = {}
 
     def visit(value: Any) -> None:
         if isinstance(value, np.ndarray):
             if not is_inline(value):
-                found[digest(value)] = value
+                arrays[digest(value)] = value
         elif isinstance(value, Graph):
             for array in value.constants.values():
                 visit(array)
@@ -72,7 +72,7 @@ def graph_arrays(graph: Graph) -> dict[str, Array]:
                 visit(item)
 
     visit(graph)
-    return found
+    return arrays
 
 
 # --- printing --------------------------------------------------------------------------------
@@ -87,8 +87,8 @@ def _graph(g: Graph) -> list[str]:
     lines += [f"  require {bare(c)}{print_source(source)}" for c, source in g.constraints.items()]
     for name, array in g.constants.items():
         lines.append(f"  const {quote(name)}{_annotation(g, name)} = {print_data(array)}")
-    made = {*g.inputs, *g.constants, *(o for node in g.nodes for o in node.outputs)}
-    lines += [f"  outer {quote(n)}{_annotation(g, n)}" for n in g.values if n not in made]
+    defined = {*g.inputs, *g.constants, *(o for node in g.nodes for o in node.outputs)}
+    lines += [f"  outer {quote(n)}{_annotation(g, n)}" for n in g.values if n not in defined]
     for node in g.nodes:
         lines += indent(_node(g, node))
     return [*lines, "}"]
@@ -116,14 +116,14 @@ def _given(attrs: Attributes) -> dict[str, Any]:
     have this value. A Product is given by its name, and None in place of a Product by ""."""
     if not isinstance(attrs, CoreAttributes):
         return attrs.named()
-    given: dict[str, Any] = {}
+    attributes: dict[str, Any] = {}
     for f in fields(attrs):
         value = getattr(attrs, f.name)
         if f.type == _PRODUCT:
-            given[f.name] = value.name if value else ""
+            attributes[f.name] = value.name if value else ""
         elif f.default not in (None, ()) or value not in (None, ()):
-            given[f.name] = value
-    return given
+            attributes[f.name] = value
+    return attributes
 
 
 def attribute_text(v: Any) -> str:
@@ -214,8 +214,8 @@ class GraphReader(ValueReader):
         start, op = self.at, self.name()
         name = "" if self.tokens[self.at] == "(" else self.name()
         inputs = tuple(self.items(self.name))
-        given = dict(self.items(self.attr, "{", "}")) if self.tokens[self.at] == "{" else {}
-        attrs = self.attributes(op, given, start)
+        written = dict(self.items(self.attr, "{", "}")) if self.tokens[self.at] == "{" else {}
+        attrs = self.attributes(op, written, start)
         return Node(name, inputs, tuple(outputs), attrs, self.source())
 
     def attributes(self, op: str, given: dict[str, Any], start: int) -> Attributes:

@@ -122,15 +122,15 @@ def barriers(func: Func) -> frozenset[int]:
     A loop must wait if it touches memory that another thread loop wrote since the last barrier, or writes
     memory that another read. A group may run several tasks one after another, which share only the group's
     own memory."""
-    found: set[int] = set()
+    crossed: set[int] = set()
     group = {_SCRATCH, *shared_layout(func)[0]}
 
     def after(s: Stmt, before: _Touched) -> _Touched:
         if isinstance(s, For) and s.kind in ITEM_KINDS:
             own = _touched(s)
             if before.conflicts(own):
-                found.add(id(s))
-            return own if id(s) in found else before | own
+                crossed.add(id(s))
+            return own if id(s) in crossed else before | own
         if isinstance(s, Block):
             for sub in s.body:
                 before = after(sub, before)
@@ -148,7 +148,7 @@ def barriers(func: Func) -> frozenset[int]:
     for loop in statements(func.body):
         if isinstance(loop, For) and loop.kind == "block":
             after(loop, _Touched())
-    return frozenset(found)
+    return frozenset(crossed)
 
 
 def _touched(loop: For) -> _Touched:
@@ -178,20 +178,20 @@ def lives_across(func: Func) -> list[Buffer]:
     """Return the register buffers with a thread axis, and the tile buffers with a warp axis. They are
     allocated in a block loop outside its thread loops. Each access is in a thread loop, or in a warp loop,
     whose variable is the first index."""
-    found: list[Buffer] = []
+    buffers: list[Buffer] = []
 
     def go(s: Stmt) -> None:
         if isinstance(s, For) and s.kind in ITEM_KINDS:
             return
         if isinstance(s, Alloc) and s.buffer.memory in OWN and by_thread(s):
-            found.append(s.buffer)
+            buffers.append(s.buffer)
         for sub in sub_statements(s):
             go(sub)
 
     for s in statements(func.body):
         if isinstance(s, For) and s.kind == "block":
             go(s.body)
-    return found
+    return buffers
 
 
 def by_thread(alloc: Alloc) -> bool:

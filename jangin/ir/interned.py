@@ -66,8 +66,8 @@ def keep(known: Known[T], key: Hashable, made: T) -> T:
     entry = _Entry(made, _drop)
     entry.known, entry.key = known, key
     with _lock:
-        found = known.get(key, absent)()
-        if found is None:
+        present = known.get(key, absent)()
+        if present is None:
             known[key] = entry
             return made
-        return found
+        return present

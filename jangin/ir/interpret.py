@@ -51,25 +51,25 @@ def bind_symbols(
 ) -> dict[str, int]:
     """Return symbol values by name, from triples (name, declared shape, actual shape). Every dimension and
     range is checked. Raises CompileError if one doesn't fit."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for name, declared, actual in shapes:
         if len(declared) != len(actual):
             raise CompileError(f"{name}: expected rank {len(declared)}, got shape {tuple(actual)}")
         for d, n in zip(declared, actual, strict=True):
             if isinstance(d, Var):
-                found.setdefault(d.name, n)
+                sizes.setdefault(d.name, n)
     for name, declared, actual in shapes:
         for d, n in zip(declared, actual, strict=True):
-            if size(d, found) != n:
+            if size(d, sizes) != n:
                 want = ", ".join(map(str, declared))
                 raise CompileError(f"{name}: expected shape [{want}], got {tuple(actual)}")
     for var, (lo, hi) in ranges.items():
-        value = found.get(var.name)
+        value = sizes.get(var.name)
         if value is None:
             raise CompileError(f"symbol {var}: no input has it as a dimension")
-        if (lo is not None and value < size(lo, found)) or (hi is not None and value > size(hi, found)):
+        if (lo is not None and value < size(lo, sizes)) or (hi is not None and value > size(hi, sizes)):
             raise CompileError(f"symbol {var} = {value} is outside its range {lo}..{hi}")
-    return found
+    return sizes
 
 
 # --- whole grids -----------------------------------------------------------------------------
@@ -97,8 +97,8 @@ def _transposed(stage: Stage, arrays: Arrays, extents: Sequence[int]) -> Array |
         return None
     if len(body.index) != len(axes) or {*body.index} != {*axes}:
         return None
-    found = arrays[body.buffer.name].transpose([body.index.index(v) for v in axes])
-    return found if found.shape == (*extents,) else None
+    turned = arrays[body.buffer.name].transpose([body.index.index(v) for v in axes])
+    return turned if turned.shape == (*extents,) else None
 
 
 def _fill(
@@ -186,10 +186,10 @@ def run_func(func: Func, arrays: dict[str, Array], symbols: Mapping[str, int]) -
     sizes = dict(symbols)
     for p in func.params:
         want = tuple(size(d, sizes) for d in p.shape)
-        given = arrays[p.name]
-        if given.shape != want or given.dtype != p.dtype.numpy:
+        array = arrays[p.name]
+        if array.shape != want or array.dtype != p.dtype.numpy:
             raise CompileError(
-                f"{func.name}: {p.name} must be {p.dtype}{list(want)}, got {given.dtype}{list(given.shape)}"
+                f"{func.name}: {p.name} must be {p.dtype}{list(want)}, got {array.dtype}{list(array.shape)}"
             )
     local = dict(arrays)
     with np.errstate(all="ignore"):

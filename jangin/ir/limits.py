@@ -117,13 +117,13 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        given = self.limits.seconds
-        return SECONDS + SECONDS_PER_GIB * self.size / (1 << 30) if given is None else given
+        limit = self.limits.seconds
+        return SECONDS + SECONDS_PER_GIB * self.size / (1 << 30) if limit is None else limit
 
     @property
     def memory(self) -> int:
-        given = self.limits.memory
-        return MEMORY + MEMORY_PER_BYTE * self.size if given is None else given
+        limit = self.limits.memory
+        return MEMORY + MEMORY_PER_BYTE * self.size if limit is None else limit
 
     @property
     def end(self) -> float:

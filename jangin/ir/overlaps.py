@@ -44,7 +44,7 @@ def distances(plan: Plan, number: int) -> dict[Pair, int]:
         return {}
     roots = [buffers[a].base or a for a in launch.args]
     results = {r: p.name for r, p in zip(roots[-func.outputs :], func.results, strict=True)}
-    found: dict[Pair, int] = {}
+    least_distances: dict[Pair, int] = {}
     for result, param in results.items():
         for operand in dict.fromkeys(roots[: -func.outputs]):
             a, b = buffers[operand], buffers[result]
@@ -54,8 +54,8 @@ def distances(plan: Plan, number: int) -> dict[Pair, int]:
             names = [p.name for p, root in zip(func.params, roots, strict=True) if root == operand]
             least = distance(func, names, param, sizes)
             if least is not None:
-                found[operand, result] = least
-    return found
+                least_distances[operand, result] = least
+    return least_distances
 
 
 def distance(func: Func, operands: Collection[str], result: str, sizes: Sequence[int]) -> int | None:
@@ -66,11 +66,11 @@ def distance(func: Func, operands: Collection[str], result: str, sizes: Sequence
     order. `sizes` are the values of the kernel's symbols. Return None if no distance is known.
     """
     names = {*operands, result}
-    found = [a for a in accesses(func.body) if a.buffer.name in names]
-    if any(a.stored and a.buffer.name != result for a in found):
+    relevant = [a for a in accesses(func.body) if a.buffer.name in names]
+    if any(a.stored and a.buffer.name != result for a in relevant):
         return None
     known = {v: const(n) for (v, _), n in zip(func.symbols, sizes, strict=True)}
-    used = [a for a in found if a.stored or a.buffer.name != result]
+    used = [a for a in relevant if a.stored or a.buffer.name != result]
     around = _around(used)
     ends, begins = list[Array](), list[Array]()
     for access in used:

@@ -80,15 +80,15 @@ class _Loops(Reader):
 
     def rest(self) -> Stmt:
         """Parse statements up to the closing brace. The body of an alloc or let is all that follows it."""
-        found: list[Stmt] = []
+        statements: list[Stmt] = []
         while self.tokens[self.at] not in ("}", ""):
             if self.take("alloc"):
-                found.append(self.alloc())
+                statements.append(self.alloc())
             elif self.take("let"):
-                found.append(self.let())
+                statements.append(self.let())
             else:
-                found.append(self.stmt())
-        return block(*found)
+                statements.append(self.stmt())
+        return block(*statements)
 
     def alloc(self) -> Stmt:
         memory = self.choice(MEMORY, "scratch, register, shared or tile")

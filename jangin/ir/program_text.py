@@ -60,8 +60,8 @@ def _step(step: Step) -> list[str]:
         return [f"segment {step.plan} {flow}"]
     if isinstance(step, HostCall):
         attrs = ", ".join(f"{quote(k)} = {print_attribute(v)}" for k, v in sorted(step.attrs.items()))
-        given = f" {{{attrs}}}" if attrs else ""
-        return [f"host {quote(step.function)} {flow}{given}{print_source(step.source)}"]
+        settings = f" {{{attrs}}}" if attrs else ""
+        return [f"host {quote(step.function)} {flow}{settings}{print_source(step.source)}"]
     if isinstance(step, Branch):
         then, orelse = _region(step.then), _region(step.orelse)
         head = f"if {quote(step.condition)} {flow}{print_source(step.source)} then {then[0]}"

@@ -70,9 +70,9 @@ def _computed(stage: Stage, arrays: Arrays, symbols: Mapping[str, int], ranges: 
         total = _reduced(stage, grid, outer)
         grid = _Grid(stage.axes, ranges[:outer], arrays, symbols)
         grid.env[stage.acc.name] = total
-    found = convert(grid.value(stage.result), stage.out.dtype)
+    array = convert(grid.value(stage.result), stage.out.dtype)
     shape = (*grid.extents[:outer],)
-    return found if found.shape == shape else np.broadcast_to(found, shape)
+    return array if array.shape == shape else np.broadcast_to(array, shape)
 
 
 def _reduced(stage: Stage, grid: _Grid, outer: int) -> Any:
@@ -131,8 +131,8 @@ def _contracted(x: Array, y: Array, extents: Sequence[int], outer: int) -> Array
     columns = [d for d in kept if y.shape[d] > 1 == x.shape[d]]
     product = np.matmul(_matrices(x, both, rows, summed), _matrices(y, both, summed, columns))
     order = [*both, *rows, *columns]
-    made = product.reshape([extents[d] for d in order]).transpose([order.index(d) for d in sorted(order)])
-    result: Array = made.reshape([extents[d] if d in order else 1 for d in kept])
+    turned = product.reshape([extents[d] for d in order]).transpose([order.index(d) for d in sorted(order)])
+    result: Array = turned.reshape([extents[d] if d in order else 1 for d in kept])
     return result
 
 
@@ -243,9 +243,9 @@ class _Grid:
 
     def _spans(self, index: Sequence[Expr]) -> list[_Span] | None:
         """Return the indices of a load as linear functions of the grid's axes, or None if one isn't."""
-        found = [_linear(np.asarray(self.value(i))) for i in index]
-        spans = [s for s in found if s is not None]
-        return spans if len(spans) == len(found) else None
+        linear = [_linear(np.asarray(self.value(i))) for i in index]
+        spans = [s for s in linear if s is not None]
+        return spans if len(spans) == len(linear) else None
 
 
 def _along(line: Array, axis: int, rank: int) -> Array:
@@ -285,5 +285,5 @@ def value_of(e: Expr, values: Mapping[str, Array]) -> Array:
     grid = _Grid((), (), {}, {})
     grid.env.update(values)
     with np.errstate(all="ignore"):
-        found: Array = grid.value(e)
-    return found
+        array: Array = grid.value(e)
+    return array

@@ -51,9 +51,9 @@ class Access:
 def race(loop: For, ranges: Ranges) -> str | None:
     """Return a description of a race between two iterations of a thread loop, or None if there is no race.
     `ranges` has those of the symbols and of the outer loops' variables, outermost first."""
-    found = list(dict.fromkeys(accesses(loop.body)))
+    every_access = list(dict.fromkeys(accesses(loop.body)))
     known: dict[Var, Range] = {**ranges, loop.var: loop_range(loop)}
-    parts = [(a, _parts(a, known, loop.var)) for a in found]
+    parts = [(a, _parts(a, known, loop.var)) for a in every_access]
     for store, known_of_store in parts:
         for other, known_of_other in parts if store.stored else ():
             if other.buffer.name != store.buffer.name:
@@ -154,9 +154,9 @@ def _same_thread(a: Parts, b: Parts, thread: Var, inside: set[Var]) -> bool:
 
 def _only_adds(e: Expr, var: Var) -> bool:
     """Return whether e = var + terms without `var` and without loads."""
-    found = terms(simplify(e))
-    others = [atom for _, atoms in found if atoms != (var,) for atom in atoms]
-    return (1, (var,)) in found and not any(var in free_vars(n) or buffers_loaded(n) for n in others)
+    sums = terms(simplify(e))
+    others = [atom for _, atoms in sums if atoms != (var,) for atom in atoms]
+    return (1, (var,)) in sums and not any(var in free_vars(n) or buffers_loaded(n) for n in others)
 
 
 def _at(a: Access, values: Mapping[Var, Expr]) -> Access:
@@ -345,11 +345,11 @@ def _digits(axes: str, e: Expr, ranges: Ranges, parts: dict[str, Expr]) -> None:
     """Split a number into a quotient and a remainder by a factor of its terms, as often as `ranges` prove
     that this is possible. Enter the parts in `parts`, by names that begin with `axes`. A number that can't be
     split is the only part."""
-    found = terms(e)
-    for c in sorted({abs(c) for c, atoms in found if atoms and abs(c) > 1}, reverse=True):
-        rest = simplify(sum((_term(n, atoms) for n, atoms in found if n % c), const(0)), ranges)
+    sums = terms(e)
+    for c in sorted({abs(c) for c, atoms in sums if atoms and abs(c) > 1}, reverse=True):
+        rest = simplify(sum((_term(n, atoms) for n, atoms in sums if n % c), const(0)), ranges)
         if prove(rest >= 0, ranges) and prove(rest < c, ranges):
-            whole = sum((_term(n // c, atoms) for n, atoms in found if not n % c), const(0))
+            whole = sum((_term(n // c, atoms) for n, atoms in sums if not n % c), const(0))
             _digits(f"{axes}/{c}", simplify(whole, ranges), ranges, parts)
             if free_vars(rest):
                 _digits(f"{axes}%{c}", rest, ranges, parts)

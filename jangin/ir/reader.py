@@ -61,8 +61,8 @@ class Reader:
         return ParseError(f"line {line}, column {column}: {message}")
 
     def expected(self, what: str) -> ParseError:
-        found = self.tokens[self.at]
-        return self.error(f"expected {what}, found {found if found else 'the end'}")
+        token = self.tokens[self.at]
+        return self.error(f"expected {what}, found {token if token else 'the end'}")
 
     def whole(self, part: Callable[[], T]) -> T:
         try:
@@ -135,13 +135,13 @@ class Reader:
     def items(self, item: Callable[[], T], opening: str = "(", closing: str = ")") -> list[T]:
         """Parse `opening item, item, ... closing`, and return the items. A comma may follow the last item."""
         self.need(opening)
-        found: list[T] = []
+        elements: list[T] = []
         while not self.take(closing):
-            found.append(item())
+            elements.append(item())
             if not self.take(","):
                 self.need(closing)
                 break
-        return found
+        return elements
 
     def integer(self) -> int:
         sign = -1 if self.take("-") else 1

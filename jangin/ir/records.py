@@ -23,23 +23,23 @@ else:
 
 
 def _frozen(cls: type) -> type:
-    made: Any = cls
+    frozen: Any = cls
     own = {**cls.__dict__}
     if cls.__doc__ is None:
         # otherwise the standard one derives it from the signature, which takes long
-        made.__doc__ = cls.__name__
+        frozen.__doc__ = cls.__name__
     bases: list[Any] = [b for b in cls.__mro__[1:] if "__dataclass_params__" in b.__dict__]
     for base in bases:  # bases are frozen by their `__setattr__`, which the standard one doesn't know
         base.__dataclass_params__.frozen = False
     dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
-    for base in (*bases, made):
+    for base in (*bases, frozen):
         base.__dataclass_params__.frozen = True
-    fields = dataclasses.fields(made)
+    fields = dataclasses.fields(frozen)
     hashed = [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
-    made.__init__ = own.get("__init__") or _init(fields, hasattr(cls, "__post_init__"))
-    made._shown = tuple(f.name for f in fields if f.repr)
-    made._compared = staticmethod(_values([f.name for f in fields if f.compare]))
-    made._hashed = staticmethod(_values(hashed))
+    frozen.__init__ = own.get("__init__") or _init(fields, hasattr(cls, "__post_init__"))
+    frozen._shown = tuple(f.name for f in fields if f.repr)
+    frozen._compared = staticmethod(_values([f.name for f in fields if f.compare]))
+    frozen._hashed = staticmethod(_values(hashed))
     common = {"__repr__": _repr, "__eq__": _eq, "__setattr__": _set, "__delattr__": _delete}
     if own.get("__hash__") is None:
         common["__hash__"] = _hash
@@ -67,9 +67,9 @@ def _init(fields: Sequence[dataclasses.Field[Any]], checks: bool) -> Callable[..
             head.append(f.name)
         lines.append(f" put(self, {f.name!r}, {value})")
     lines += [" self.__post_init__()"] if checks else []
-    found: dict[str, Callable[..., None]] = {}
-    exec(f"def __init__(self, {', '.join(head)}):\n" + "\n".join(lines or [" pass"]), known, found)
-    return found["__init__"]
+    namespace: dict[str, Callable[..., None]] = {}
+    exec(f"def __init__(self, {', '.join(head)}):\n" + "\n".join(lines or [" pass"]), known, namespace)
+    return namespace["__init__"]
 
 
 def _values(names: Sequence[str]) -> Callable[[Any], tuple[object, ...]]:

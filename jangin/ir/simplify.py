@@ -324,14 +324,14 @@ class _Simplifier:
         known."""
         last = len(self.order)
         while True:  # innermost variables first, and each once: a bound mentions only outer variables
-            found = [
+            bounds = [
                 n for m in p for a in m
                 if isinstance(a, Var) and (n := self.order.get(a, last)) < last
                 and (len(m) > 1 or a not in self.plain)  # a variable that is only added cancels nothing
             ]  # fmt: skip
-            if not found:
+            if not bounds:
                 break
-            last = max(found)
+            last = max(bounds)
             p = self._eliminate(p, self.variables[last], upper)
         total = 0
         for mono, c in p.items():
@@ -373,10 +373,10 @@ class _Simplifier:
         return low, None if unbounded else high
 
     def _atom_interval(self, atom: Expr) -> tuple[int | None, int | None]:
-        found = self.intervals.get(atom)
-        if found is None:
-            found = self.intervals[atom] = self._find_interval(atom)
-        return found
+        interval = self.intervals.get(atom)
+        if interval is None:
+            interval = self.intervals[atom] = self._find_interval(atom)
+        return interval
 
     def _find_interval(self, atom: Expr) -> tuple[int | None, int | None]:
         if isinstance(atom, Var):
@@ -430,7 +430,7 @@ def _context(ranges: tuple[tuple[Var, Range], ...]) -> _Simplifier:
 
 def _simplifier(ranges: Ranges | None = None) -> _Simplifier:
     """Return the simplifier for these ranges, with its remembered results."""
-    found = _context(tuple(ranges.items()) if ranges else ())
-    if len(found.memo) > REMEMBERED:
-        found.forget()
-    return found
+    simplifier = _context(tuple(ranges.items()) if ranges else ())
+    if len(simplifier.memo) > REMEMBERED:
+        simplifier.forget()
+    return simplifier

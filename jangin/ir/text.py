@@ -120,12 +120,12 @@ def _check(c: Check) -> str:
 def digest(array: Array) -> str:
     """Return the name of a large array in text: a digest of its dtype, shape and bytes, 24 hexadecimal
     digits."""
-    found = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+    hashed = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
     if array.dtype == object:
-        found.update(repr(array.tolist()).encode())
+        hashed.update(repr(array.tolist()).encode())
     else:
-        found.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
-    return found.hexdigest()[:24]
+        hashed.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return hashed.hexdigest()[:24]
 
 
 # --- pieces ----------------------------------------------------------------------------------

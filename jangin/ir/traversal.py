@@ -84,15 +84,15 @@ def buffers_loaded(e: Expr) -> frozenset[str]:
 
 def loads(e: Expr) -> list[Load]:
     """Return the loads of an expression, parents first. A shared load comes at each mention."""
-    found: list[Load] = []
+    every_load: list[Load] = []
     stack = [e]
     while stack:
         node = stack.pop()
         if node._loaded:
             if isinstance(node, Load):
-                found.append(node)
+                every_load.append(node)
             stack.extend(node._kids[::-1])
-    return found
+    return every_load
 
 
 def conjuncts(e: Expr) -> list[Expr]:

@@ -22,9 +22,9 @@ number, so that equal elements have equal numbers of one name."""
 def clash(func: Func, name: str) -> str | None:
     """Return a description of an element of the buffer `name` that may be read after it was written. Return
     None if there is none."""
-    found = [_Place(a, dict(func.symbols)) for a in accesses(func.body) if a.buffer.name == name]
-    for at, store in enumerate(found):
-        for n, load in enumerate(found) if store.access.stored else ():
+    places = [_Place(a, dict(func.symbols)) for a in accesses(func.body) if a.buffer.name == name]
+    for at, store in enumerate(places):
+        for n, load in enumerate(places) if store.access.stored else ():
             if load.access.stored or _apart(load, store):
                 continue
             if n > at or not (_same_iteration(load, store) and store.tells_iteration):
@@ -55,10 +55,10 @@ class _Place:
         parts = {part for e in known if (part := _part(e)) is not None}
         unknown -= {p.a for p in parts if isinstance(p.a, Var) and {p.a // p.b, p.a % p.b} <= parts}
         while unknown:
-            found = {v for e in known if (v := _only(e, unknown)) is not None}
-            if not found:
+            told = {v for e in known if (v := _only(e, unknown)) is not None}
+            if not told:
                 return False
-            unknown -= found
+            unknown -= told
         return True
 
 
@@ -66,8 +66,8 @@ def _digits(name: str, e: Expr, ranges: Ranges) -> Iterator[tuple[str, Expr]]:
     """Yield a number, and the quotient and remainder by each factor of its terms for which `ranges` prove
     what they are."""
     yield name, e
-    found = terms(e)
-    for c in sorted({abs(c) for c, atoms in found if atoms and abs(c) > 1}, reverse=True):
+    sums = terms(e)
+    for c in sorted({abs(c) for c, atoms in sums if atoms and abs(c) > 1}, reverse=True):
         rest = simplify(e - _multiples(e, c), ranges)
         if prove(rest >= 0, ranges) and prove(rest < c, ranges):
             yield f"{name}/{c}", simplify(_multiples(e, c) // c, ranges)
@@ -137,8 +137,8 @@ def _apart(a: _Place, b: _Place) -> bool:
     equal: set[Var] = set()
     for _ in range(len(shared)):
         unknown = {s.var for s in (*a.loops, *b.loops)} - equal
-        found = [_only(a.digits[n], unknown) for n in names if a.digits[n] is b.digits[n]]
-        equal |= {v for v in found if v in shared}
+        solved = [_only(a.digits[n], unknown) for n in names if a.digits[n] is b.digits[n]]
+        equal |= {v for v in solved if v in shared}
     marks = {s.var: Var(f"{s.var.name}'") for s in b.loops if s.var not in equal}
     others: dict[Var, Expr] = {**marks}
     ranges = {**b.ranges, **a.ranges}

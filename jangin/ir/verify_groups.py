@@ -130,9 +130,9 @@ class _Group:
             self.verify(sub, thread, own, ranges)
 
     def _verify_races(self, loop: For, ranges: Mapping[Var, Range]) -> None:
-        found = race(loop, ranges)
-        if found is not None:
-            self.fail(found)
+        clash = race(loop, ranges)
+        if clash is not None:
+            self.fail(clash)
 
     def _verify_lanes(self, warp: For, ranges: Mapping[Var, Range]) -> None:
         """Verify that lanes need not wait for each other in an iteration of a warp loop."""
@@ -173,9 +173,9 @@ class _Group:
 def _lines(s: Stmt) -> list[Expr]:
     """Return the indices of rows and columns by which a statement accesses tile buffers."""
     inside = [*statements(s)]
-    found = [n for k in inside for e in expressions(k) for n in loads(e)]
-    found += [Load(k.buffer, k.index) for k in inside if isinstance(k, Store)]
-    return [i for n in found if n.buffer.memory == "tile" for i in n.index[-2:]]
+    touched = [n for k in inside for e in expressions(k) for n in loads(e)]
+    touched += [Load(k.buffer, k.index) for k in inside if isinstance(k, Store)]
+    return [i for n in touched if n.buffer.memory == "tile" for i in n.index[-2:]]
 
 
 def _stores(s: Stmt) -> bool:

@@ -29,4 +29,4 @@ def candidates(workload: Workload, libraries: str, callable_: Collection[str]) -
     if libraries in CANDIDATES and find(libraries) is None:
         raise ValueError(absent(libraries))
     names = [n for n in CANDIDATES if n in callable_ and libraries in ("auto", n) and find(n) is not None]
-    return [made for n in names if (made := CANDIDATES[n](workload)) is not None]
+    return [template for n in names if (template := CANDIDATES[n](workload)) is not None]

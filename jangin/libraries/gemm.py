@@ -78,9 +78,9 @@ def product(workload: Workload) -> Sgemm | None:
 
 
 def _strides(load: Load, axes: Mapping[str, te.Axis], ranges: Ranges) -> dict[str, int] | None:
-    found = {name: stride(load, axis.var, ranges) for name, axis in axes.items()}
-    known = {name: step for name, step in found.items() if step is not None}
-    return known if len(known) == len(found) else None
+    steps = {name: stride(load, axis.var, ranges) for name, axis in axes.items()}
+    known = {name: step for name, step in steps.items() if step is not None}
+    return known if len(known) == len(steps) else None
 
 
 def _start(load: Load, axes: Mapping[str, te.Axis], ranges: Ranges) -> int:
@@ -197,17 +197,17 @@ def _by_rows(rest: Workload) -> Func:
 
 def openblas(workload: Workload) -> Gemm | None:
     """Return the kernel by OpenBLAS's SGEMM, or None if it isn't a fitting product."""
-    found = product(workload)
-    return Gemm(workload, found, "openblas") if found else None
+    contraction = product(workload)
+    return Gemm(workload, contraction, "openblas") if contraction else None
 
 
 def onednn(workload: Workload) -> Gemm | None:
     """Return the kernel by oneDNN's SGEMM, or None if it isn't a fitting product."""
-    found = product(workload)
-    return Gemm(workload, found, "onednn") if found else None
+    contraction = product(workload)
+    return Gemm(workload, contraction, "onednn") if contraction else None
 
 
 def clblast(workload: Workload) -> Clblast | None:
     """Return the kernel by CLBlast's SGEMM, or None if it isn't a fitting product."""
-    found = product(workload)
-    return Clblast(workload, found, "clblast") if found else None
+    contraction = product(workload)
+    return Clblast(workload, contraction, "clblast") if contraction else None

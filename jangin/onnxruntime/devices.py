@@ -157,13 +157,13 @@ class OrtArenaCfg:
     def __init__(self, *settings: Any, **named: int) -> None:
         """Takes the first four settings by position, or any by name, or a dictionary of them."""
         names = [*OrtArenaCfg.__annotations__]
-        given = dict(settings[0]) if settings and isinstance(settings[0], Mapping) else {}
-        given |= dict(zip(names, settings, strict=False)) if not given else {}
-        for name in {**given, **named}:
+        figures = dict(settings[0]) if settings and isinstance(settings[0], Mapping) else {}
+        figures |= dict(zip(names, settings, strict=False)) if not figures else {}
+        for name in {**figures, **named}:
             if name not in names:
                 raise ValueError(f"Invalid OrtArenaCfg option: {name}")
         for name in names:
-            setattr(self, name, {**_MEMORY, **given, **named}.get(name, -1))
+            setattr(self, name, {**_MEMORY, **figures, **named}.get(name, -1))
 
 
 class OrtHardwareDevice:

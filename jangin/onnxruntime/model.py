@@ -94,11 +94,11 @@ def configured(model: Source, options: SessionOptions) -> SessionOptions:
     if text is None:
         return options
     try:
-        found = json.loads(text).get("session_options", {})
-        made = SessionOptions()
-        for name, value in found.items():
-            setattr(made, name, bool(value) if name == "enable_profiling" else int(value))
-        return made
+        settings = json.loads(text).get("session_options", {})
+        session_options = SessionOptions()
+        for name, value in settings.items():
+            setattr(session_options, name, bool(value) if name == "enable_profiling" else int(value))
+        return session_options
     except (ValueError, TypeError, AttributeError) as error:
         raise RuntimeError(
             f"the model's metadata ort_config can't be read as session options: {error}"
@@ -114,8 +114,8 @@ def overridable(model: Source) -> list[tuple[str, str, list[int | str | None]]]:
         proto, _ = _read(model)
     except (DecodeError, IsADirectoryError, TypeError):  # bytes, a folder or a message of another format
         return []
-    made = {t.name for t in proto.graph.initializer}
-    return [_described(i) for i in proto.graph.input if i.name in made]
+    initialized = {t.name for t in proto.graph.initializer}
+    return [_described(i) for i in proto.graph.input if i.name in initialized]
 
 
 def _described(value: Any) -> tuple[str, str, list[int | str | None]]:

@@ -38,13 +38,13 @@ class Profile:
     def run(self, executable: Runnable, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run the executable, record the events of the run, and return its outputs by name."""
         ready, start = executable.ready, time.monotonic_ns()
-        made: dict[str, Any] = executable.run(feeds)
+        outputs: dict[str, Any] = executable.run(feeds)
         by = "the compiled model" if ready else "NumPy, as long as the model wasn't compiled"
         self._add("Session", "model_run", start, time.monotonic_ns(), {"run_by": by})
         plan = _one_plan(executable.wait(), feeds) if ready else None
         if plan is not None:
             self._kernels(plan, feeds)
-        return made
+        return outputs
 
     def write(self) -> str:
         """Write the trace and return its path. The file is in the working directory, unless the prefix has a

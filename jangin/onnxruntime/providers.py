@@ -35,8 +35,8 @@ def check_and_normalize_provider_args(
 ) -> tuple[list[str], list[dict[str, str]]]:
     """Return the names of the requested providers, and the options of each, as ONNX Runtime's own helper
     does."""
-    found = normalized(providers, provider_options, available_provider_names)
-    return [*found], [*found.values()]
+    by_name = normalized(providers, provider_options, available_provider_names)
+    return [*by_name], [*by_name.values()]
 
 
 def normalized(
@@ -51,8 +51,8 @@ def normalized(
     listed = [providers] if isinstance(providers, str) else providers
     if not isinstance(listed, Sequence):
         raise ValueError("'providers' should be a sequence.")
-    found: dict[str, dict[str, str]] = {}
-    for name, given in _pairs(listed, options):
+    by_name: dict[str, dict[str, str]] = {}
+    for name, entry in _pairs(listed, options):
         if name not in here:
             warnings.warn(
                 f"Specified provider '{name}' is not in available provider names. "
@@ -60,11 +60,11 @@ def normalized(
                 UserWarning,
                 stacklevel=3,
             )
-        if name in found:
+        if name in by_name:
             warnings.warn(f"Duplicate provider '{name}' encountered, ignoring.", UserWarning, stacklevel=3)
         else:
-            found[name] = {str(key): str(value) for key, value in given.items()}
-    return found
+            by_name[name] = {str(key): str(value) for key, value in entry.items()}
+    return by_name
 
 
 def _pairs(

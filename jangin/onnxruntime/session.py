@@ -111,28 +111,28 @@ class Session:
         if self._has_text:
             feeds = {n: _given(v) for n, v in feeds.items()}
         try:
-            made = self._executable.run(feeds) if self._profile is None else self._profiled(feeds)
+            outputs = self._executable.run(feeds) if self._profile is None else self._profiled(feeds)
         except (ValueError, TypeError, IndexError) as error:
-            made = self._otherwise(feeds, error)
+            outputs = self._otherwise(feeds, error)
         if options is not None:
             _check_ended(options)
             if shrinks(options):
                 self._executable.release()
-        return made
+        return outputs
 
     def _otherwise(self, feeds: Feeds, error: Exception) -> dict[str, Any]:
         """Repeat a failed run: OrtValues are replaced by their contents, and a model that takes these inputs
         is used. Raises ONNX Runtime's exceptions if the run fails again."""
-        given = {n: _given(v) for n, v in feeds.items()}
-        executable = self._freed(given)
-        if executable is not None or any(given[n] is not feeds[n] for n in given):
+        plain = {n: _given(v) for n, v in feeds.items()}
+        executable = self._freed(plain)
+        if executable is not None or any(plain[n] is not feeds[n] for n in plain):
             try:
-                made: dict[str, Any] = (executable or self._executable).run(given)
-                return made
+                outputs: dict[str, Any] = (executable or self._executable).run(plain)
+                return outputs
             except (ValueError, TypeError, IndexError) as again:
                 error = again
-        if missing := [i.name for i in self._executable.inputs if i.name not in given]:
-            what = f"Required inputs ({missing}) are missing from input feed ({[*given]})"
+        if missing := [i.name for i in self._executable.inputs if i.name not in plain]:
+            what = f"Required inputs ({missing}) are missing from input feed ({[*plain]})"
             raise ValueError(f"{what}: {error}") from None
         raise InvalidArgument.said(error) from error
 
@@ -191,8 +191,8 @@ class Session:
         session's binding."""
         if iobinding.session is not self:
             raise ValueError("IOBinding must be used with the session that created it.")
-        made = self._ran(iobinding.wanted, iobinding.feeds, run_options)
-        iobinding.take({name: made[name] for name in iobinding.wanted})
+        outputs = self._ran(iobinding.wanted, iobinding.feeds, run_options)
+        iobinding.take({name: outputs[name] for name in iobinding.wanted})
 
     def run_with_ortvaluevector(
         self,
@@ -205,8 +205,8 @@ class Session:
     ) -> None:
         """Run as `run` does, on lists of OrtValues. Results replace the values in `fetches`, or are
         appended."""
-        made = self.run(fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options)
-        for n, value in enumerate(made):
+        outputs = self.run(fetch_names, dict(zip(feed_names, feeds, strict=True)), run_options)
+        for n, value in enumerate(outputs):
             if n < len(fetches) and fetches[n].has_value():
                 fetches[n].update_inplace(value)
             else:
@@ -231,7 +231,7 @@ class Session:
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return the initializers that the model lists among its inputs. A run that feeds one uses a model
         compiled with it as an input."""
-        return [NodeArg(*given) for given in overridable(self._model)]
+        return [NodeArg(*described) for described in overridable(self._model)]
 
     def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
         return [cpu_memory() for _ in self._executable.inputs]
@@ -334,9 +334,9 @@ class InferenceSession(Session):
         options = self._options = configured(path_or_bytes, sess_options or SessionOptions())
         asked = normalized(providers, provider_options)
         self._provider_options = _provided(asked or getattr(options, "providers", {}))
-        given = ["provider_options"] if any(self._provider_options.values()) else []
+        unused = ["provider_options"] if any(self._provider_options.values()) else []
         say_idle(
-            [*idle(options), *given, *(["disabled_optimizers"] if others.get("disabled_optimizers") else [])]
+            [*idle(options), *unused, *(["disabled_optimizers"] if others.get("disabled_optimizers") else [])]
         )
         self._model, self._others = path_or_bytes, {}
         start = time.monotonic_ns()

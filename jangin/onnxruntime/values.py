@@ -85,9 +85,9 @@ class OrtValue:
     def holding(cls, value: Any) -> Self:
         """Return an OrtValue that contains an array, a list (a sequence), a dictionary (a map) or None (an
         empty optional)."""
-        made = cls.__new__(cls)
-        made._value = value
-        return made
+        holder = cls.__new__(cls)
+        holder._value = value
+        return holder
 
     @classmethod
     def of(cls, value: Any) -> OrtValue:
@@ -150,8 +150,8 @@ class OrtValue:
 
         With `is_bool_tensor`, bytes are taken as truth values."""
         source = data if hasattr(data, "__dlpack__") else _Capsule(data)
-        found = np.from_dlpack(source)
-        return cls.holding(found.view(np.bool_) if is_bool_tensor and found.dtype == np.uint8 else found)
+        array = np.from_dlpack(source)
+        return cls.holding(array.view(np.bool_) if is_bool_tensor and array.dtype == np.uint8 else array)
 
     def as_sparse_tensor(self) -> SparseTensor:
         _no_sparse()
@@ -248,8 +248,8 @@ class OrtValueVector(list[OrtValue]):
         return self[idx].__dlpack__()
 
     def to_dlpacks(self, to_tensor: Callable[[Any], Any] | None = None) -> list[Any]:
-        made = [v.__dlpack__() for v in self]
-        return [*map(to_tensor, made)] if to_tensor else made
+        capsules = [v.__dlpack__() for v in self]
+        return [*map(to_tensor, capsules)] if to_tensor else capsules
 
     def reserve(self, count: int) -> None:
         """Does nothing, because Python's lists grow by themselves."""
@@ -275,14 +275,14 @@ def dtype_of(element_type: Any) -> np.dtype[Any]:
     """Return NumPy's type of an element type, which may be ONNX's number. Raises RuntimeError for an unknown
     one."""
     if not isinstance(element_type, int):
-        given: np.dtype[Any] = np.dtype(element_type)
-        return given
+        dtype: np.dtype[Any] = np.dtype(element_type)
+        return dtype
     if element_type == TEXT:
         return np.dtype(object)
     if element_type not in TYPES:
         raise RuntimeError(f"there is no ONNX element type {element_type}")
-    found: np.dtype[Any] = TYPES[element_type].numpy
-    return found
+    numpy_type: np.dtype[Any] = TYPES[element_type].numpy
+    return numpy_type
 
 
 def at_address(address: int, shape: Sequence[int], element_type: Any) -> Array:

@@ -93,8 +93,8 @@ def matmul_blocks(
         return cast(F32, bufs[0][(*index[:-1], at)]) * weight
 
     flat = b.reshape(x, [product(x.shape[:-1]), width])
-    given = [flat, b.const(np.ascontiguousarray(kept)), *(b.const(_smallest(a)) for a in scales)]
-    y = b.reduction(F32, (flat.shape[0], rows), [width], "sum", given, term)
+    operands = [flat, b.const(np.ascontiguousarray(kept)), *(b.const(_smallest(a)) for a in scales)]
+    y = b.reduction(F32, (flat.shape[0], rows), [width], "sum", operands, term)
     return b.reshape(y, [*x.shape[:-1], rows])
 
 
@@ -121,11 +121,11 @@ def _of_whole(
     kept = _halved(stored) if each == NIBBLES else stored.reshape(rows, -1).view("<i4")
     words, scales = _rounded(b, x, rounding, blocks, block, long)
     count, apart = long // BYTES, rounding.block // block
-    given = [words, b.const(np.ascontiguousarray(kept)), b.const(_smallest(factors)), scales]
+    operands = [words, b.const(np.ascontiguousarray(kept)), b.const(_smallest(factors)), scales]
     if offsets is not None or moved:
-        given.append(_sums(b, words, scales, rounding, (blocks, count, apart), moved))
-    given += [] if offsets is None else [b.const(_smallest(offsets))]
-    bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(map(b.materialize, given))]
+        operands.append(_sums(b, words, scales, rounding, (blocks, count, apart), moved))
+    operands += [] if offsets is None else [b.const(_smallest(offsets))]
+    bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(map(b.materialize, operands))]
 
     def four(index: Sequence[Expr], k: Sequence[Expr]) -> Expr:
         (m, n, at), (w,) = index, k
@@ -144,7 +144,7 @@ def _of_whole(
 
     outer = (words.shape[0], const(rows))
     dots = reduction(Buffer("dots", I32, (*outer, const(blocks))), [count], "sum", four)
-    y = b.stages([dots, reduction(Buffer("out", F32, outer), [blocks], "sum", term)], given)
+    y = b.stages([dots, reduction(Buffer("out", F32, outer), [blocks], "sum", term)], operands)
     return b.reshape(y, [*x.shape[:-1], rows])
 
 

@@ -153,9 +153,9 @@ class Builder(Values):
                 body = select(eq(position, n), flat[n], body)
             return cast(t.dtype, body)
 
-        made = self.node(core.Compute((compute(out, at),)), ())
-        self.known[made.name] = t.data
-        return made
+        tensor = self.node(core.Compute((compute(out, at),)), ())
+        self.known[tensor.name] = t.data
+        return tensor
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -170,9 +170,9 @@ class Builder(Values):
 
     def _check_accesses(self, part: Stage | Stmt, inputs: Sequence[Tensor]) -> None:
         """Raise CompileError if an input's rank or size isn't the one that the operator reads."""
-        given = {f"x{i}": t for i, t in enumerate(inputs)}
+        tensors = {f"x{i}": t for i, t in enumerate(inputs)}
         for load in accesses(part):
-            tensor, shape = given.get(load.buffer.name), load.buffer.shape
+            tensor, shape = tensors.get(load.buffer.name), load.buffer.shape
             if len(load.index) != len(shape) or (tensor is not None and len(shape) != tensor.rank):
                 what = tensor or f"a buffer of rank {len(shape)}"
                 raise CompileError(f"{what} should be of rank {len(load.index)}")
@@ -232,10 +232,10 @@ class Builder(Values):
                 return None
         if body.dtype is BOOL:
             if not all(isinstance(e, Const) for e in out.flat):
-                made = self._mapped(fn, inputs)
+                tensor = self._mapped(fn, inputs)
                 if out.size == 1:
-                    self.conditions[made.name] = out.flat[0]
-                return made
+                    self.conditions[tensor.name] = out.flat[0]
+                return tensor
             return self.const(np.array([e.value for e in out.flat], bool).reshape(out.shape))
         return self.sizes(out, body.dtype)
 

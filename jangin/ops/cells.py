@@ -121,11 +121,11 @@ def lstm_saving_step(scan: Scan, fns: Sequence[Activation]) -> list[Phase]:
     v = {name: Load(buffer, at) for name, (buffer, at) in held.items()}
 
     def finish(sums: Sums) -> list[Stmt]:
-        made = {n: (g if n == "candidate" else f)(total) for n, total in sums.items()}
-        made["c"] = v["forget"] * scan.state(1) + v["input"] * v["candidate"]
-        made["h"] = v["output"] * squash(v["c"])
+        gates = {n: (g if n == "candidate" else f)(total) for n, total in sums.items()}
+        gates["c"] = v["forget"] * scan.state(1) + v["input"] * v["candidate"]
+        gates["h"] = v["output"] * squash(v["c"])
         return [
-            *(Store(*held[name], value) for name, value in made.items()),
+            *(Store(*held[name], value) for name, value in gates.items()),
             *(scan.save(n, v[name]) for n, name in enumerate((*scan.gates, "c"))),
             *scan.advance(v["h"], v["c"]),
         ]

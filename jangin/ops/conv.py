@@ -96,14 +96,14 @@ def _sources(
 ) -> tuple[list[Expr], Expr]:  # fmt: skip
     """Return the position of the window that has its given tap at `at`, and whether the window exists."""
     inside: Expr = const(True, BOOL)
-    found = []
+    position = []
     for i, (p, tap) in enumerate(zip(at, taps, strict=True)):
         reach = p + begins[i] - tap * dilations[i]
         source = reach // strides[i]
         hit = land(reach >= 0, source < sizes[i])
         inside = land(inside, land(hit, eq(reach % strides[i], 0)))
-        found.append(source)
-    return found, inside
+        position.append(source)
+    return position, inside
 
 
 def _gathered(

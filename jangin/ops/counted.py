@@ -77,8 +77,8 @@ def drawn(
     """Return u32 [blocks, words]: the words that `made` returns for each block's number (i64). `made` may
     read `inputs`."""
     real = [b.materialize(t) for t in inputs]
-    given = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
+    buffers = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(real)]
     out, i = Buffer("out", U32, (blocks, const(words))), Var("i")
-    steps, found = made(given, i)
-    stores = [Store(out, (i, const(n)), word) for n, word in enumerate(found)]
+    steps, numbers = made(buffers, i)
+    stores = [Store(out, (i, const(n)), word) for n, word in enumerate(numbers)]
     return b.loop_nest(real, For(i, blocks, Alloc(HELD, block(*steps, *stores))), U32, out.shape)

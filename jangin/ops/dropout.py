@@ -46,6 +46,6 @@ def _words(b: Builder, count: Expr) -> Tensor:
         place = cast(U32, i), cast(U32, binary("shr", cast(I64, i), const(32)))
         return philox((low, high), (*place, const(node, U32), step))
 
-    found = drawn(b, [b.tensor(b.draws[0])], blocks, WIDTH, made)
-    flat = b.reshape(found, [simplify(blocks * WIDTH, b.symbols)])
+    words = drawn(b, [b.tensor(b.draws[0])], blocks, WIDTH, made)
+    flat = b.reshape(words, [simplify(blocks * WIDTH, b.symbols)])
     return b.slice(flat, [0], [count], [1])

@@ -66,13 +66,13 @@ class Editor:
     def infer(self, attrs: CoreAttributes, inputs: Sequence[str]) -> Typed:
         """Return the type of a core operator's result. Raises CompileError if it has a negative size or too
         many axes."""
-        given = [self.values[n] for n in inputs]
-        dtype, shape = CORE[attrs.op].infer(given, attrs)
+        tensors = [self.values[n] for n in inputs]
+        dtype, shape = CORE[attrs.op].infer(tensors, attrs)
         if len(shape) > MAX_RANK:
             raise CompileError(f"{attrs.op} would have {len(shape)} axes; a tensor has {MAX_RANK} at most")
         shape = tuple(simplify(d, self.symbols) for d in shape)
         if any(isinstance(d, Const) and int(d.value) < 0 for d in shape):
-            operands = ", ".join(map(str, given))
+            operands = ", ".join(map(str, tensors))
             raise CompileError(f"{attrs.op} of {operands} would have shape [{', '.join(map(str, shape))}]")
         return dtype, shape
 

@@ -163,7 +163,7 @@ def where(b: Builder, condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
 def clamp(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None = None) -> Tensor:
     """Return min(max(x, low), high) with bounds of one element. `high` wins if the bounds cross."""
     bounds = [_bound(b, t, x) for t in (low, high)]
-    given = [t for t in bounds if isinstance(t, Tensor)]
+    limits = [t for t in bounds if isinstance(t, Tensor)]
 
     def body(v: Expr, *loaded: Expr) -> Expr:
         rest = iter(loaded)
@@ -172,7 +172,7 @@ def clamp(b: Builder, x: Tensor, low: Tensor | None = None, high: Tensor | None 
                 v = limit(v, next(rest) if isinstance(bound, Tensor) else cast(v.dtype, bound))
         return v
 
-    return b.map(widened(body), x, *given, corner="inside")
+    return b.map(widened(body), x, *limits, corner="inside")
 
 
 def _bound(b: Builder, t: Tensor | None, x: Tensor) -> Const | Tensor | None:

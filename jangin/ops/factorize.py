@@ -41,7 +41,7 @@ def solved(b: Builder, a: Tensor, y: Tensor) -> Tensor:
     n, shape = _square(a), y.shape
     a, y = _matrices(b, a), _matrices(b, y)
     count, columns = a.shape[0], y.shape[2]
-    given, right = Buffer("x0", a.dtype, a.shape), Buffer("x1", y.dtype, y.shape)
+    matrix, right = Buffer("x0", a.dtype, a.shape), Buffer("x1", y.dtype, y.shape)
     out = Buffer("out", y.dtype, y.shape)
     m = Buffer("m", a.dtype, (const(n), const(n)), "scratch")
     best = Buffer("best", I64, (const(1),), "scratch")
@@ -88,7 +88,7 @@ def solved(b: Builder, a: Tensor, y: Tensor) -> Tensor:
     )
     eliminate = Let(lead, at(column, column), _for("i", n, without))
     copies = block(
-        _for("i0", n, lambda i: _for("j0", n, lambda j: Store(m, (i, j), Load(given, (t, i, j))))),
+        _for("i0", n, lambda i: _for("j0", n, lambda j: Store(m, (i, j), Load(matrix, (t, i, j))))),
         _for("i1", n, lambda i: _for("k0", columns, lambda k: Store(out, (t, i, k), Load(right, (t, i, k))))),
     )
     divide = _for("i2", n, lambda i: _for(
@@ -113,7 +113,7 @@ def cholesky(b: Builder, a: Tensor) -> Tensor:
     Rows are NaN from the first minor that isn't positive on."""
     n, shape = _square(a), a.shape
     a = _matrices(b, a)
-    given, out = Buffer("x0", a.dtype, a.shape), Buffer("out", a.dtype, a.shape)
+    matrix, out = Buffer("x0", a.dtype, a.shape), Buffer("out", a.dtype, a.shape)
     total = Buffer("total", a.dtype, (const(1),), "scratch")
     t, j, i, zero = Var("t"), Var("j"), Var("i"), (const(0),)
 
@@ -122,7 +122,7 @@ def cholesky(b: Builder, a: Tensor) -> Tensor:
         before it."""
         product_ = _for("k", n, lambda k: If(k < j, Store(
             total, zero, Load(total, zero) - Load(out, (t, row, k)) * Load(out, (t, j, k)))))  # fmt: skip
-        return block(Store(total, zero, Load(given, (t, row, j))), product_)
+        return block(Store(total, zero, Load(matrix, (t, row, j))), product_)
 
     held = Load(total, zero)
     diagonal = block(less(j), Store(out, (t, j, j), call("sqrt", held)))

@@ -48,9 +48,9 @@ def elements(node: Node, values: Mapping[str, Value]) -> int | None:
 
 def evaluated(node: Node, constants: Mapping[str, Array], values: Mapping[str, Value]) -> dict[str, Array]:
     """Return the results of a core node whose operands are constants."""
-    given = {n: constants[n] for n in node.inputs}
+    arrays = {n: constants[n] for n in node.inputs}
     known = {n: values[n] for n in (*node.inputs, *node.outputs)}
-    return run_graph(Graph("fold", (), node.outputs, (node,), given, known), {})
+    return run_graph(Graph("fold", (), node.outputs, (node,), arrays, known), {})
 
 
 def variables(value: Any, inside: Callable[[Graph], Iterable[Var]] = lambda graph: ()) -> Iterator[Var]:

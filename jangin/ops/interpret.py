@@ -25,8 +25,8 @@ def run_graph(graph: Graph, feeds: Arrays, symbols: Mapping[str, int] | None = N
     """Return the outputs of a graph of core operators and kernels, by name. `symbols` default to those that
     follow from the shapes of `feeds`. Raises IndexOutOfRange."""
     values: Mapping[str, Array] = {**graph.constants, **{n: np.asarray(feeds[n]) for n in graph.inputs}}
-    for _, found in run_nodes(graph, feeds, symbols):
-        values = found
+    for _, latest in run_nodes(graph, feeds, symbols):
+        values = latest
     return {n: values[n] for n in graph.outputs}
 
 
@@ -48,13 +48,13 @@ def run_node(
 ) -> dict[str, Array]:
     """Return the results of a node by name, given the values of its inputs. `evaluate` computes a stage, by
     default as the reference does. Raises IndexOutOfRange."""
-    made = _made(graph, node, values, symbols, evaluate or evaluate_stage)
+    outputs = _made(graph, node, values, symbols, evaluate or evaluate_stage)
     if isinstance(node.attrs, IndexCheck):
         check = Check(
             node.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or Sources.of(node.name)
         )
-        check_indices(check, made[check.buffer], symbols)
-    return made
+        check_indices(check, outputs[check.buffer], symbols)
+    return outputs
 
 
 def _made(

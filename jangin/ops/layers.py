@@ -98,8 +98,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {"rnn": rnn, "gru": gru, "lstm": l
 
 def _bias(bias: Any, d: int, count: int, hidden: int) -> Array:
     """Return a direction's biases, one row for each gate of the inputs, then of the states."""
-    found: Array = np.zeros((count, hidden), np.float32) if bias is None else bias[d].reshape(count, hidden)
-    return found
+    row: Array = np.zeros((count, hidden), np.float32) if bias is None else bias[d].reshape(count, hidden)
+    return row
 
 
 def _layer(
@@ -113,10 +113,10 @@ def _layer(
     last = [np.zeros((len(backward), batch, hidden), x.dtype) for _ in initial]
     for d, turned in enumerate(backward):
         step = cell(d, [_function(e) for e in activations[d]])
-        given = x @ w[d].T
+        projected = x @ w[d].T
         states = [np.zeros((batch, hidden), x.dtype) if s is None else s[d] for s in initial]
         for t in reversed(range(steps)) if turned else range(steps):
-            new = step(given[t], states)
+            new = step(projected[t], states)
             if lengths is None:
                 states, y[t, d] = [*new], new[0]
             else:

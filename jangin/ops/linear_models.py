@@ -84,8 +84,8 @@ def probabilities(
         return minimum(maximum(call("sigmoid", -(s * slope + offset)), 1e-7), 1 - 1e-7)
 
     dtype = decisions.dtype
-    given = [b.const(np.asarray(v, dtype.numpy)) for v in (slopes, offsets)]
-    pairwise = b.map(chance, decisions, *given)
+    curve = [b.const(np.asarray(v, dtype.numpy)) for v in (slopes, offsets)]
+    pairwise = b.map(chance, decisions, *curve)
     order = np.zeros((classes, classes), np.int64)
     upper = np.triu_indices(classes, 1)
     order[upper] = order.T[upper] = np.arange(len(upper[0]))

@@ -118,8 +118,8 @@ def called(
 ) -> Tensor:
     """Add a call of a function to a graph that is written, not run (`Builder.whole`), and return the call's
     result."""
-    found: tuple[Tensor] = host(b, function, inputs, [tensor_type(dtype, shape)], attrs)
-    return found[0]
+    outputs: tuple[Tensor] = host(b, function, inputs, [tensor_type(dtype, shape)], attrs)
+    return outputs[0]
 
 
 def host(

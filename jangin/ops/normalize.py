@@ -102,13 +102,13 @@ def normalized_batch(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normalize each channel over all items, times `scale` [C] plus `shift` [C]. Return the result, and the
     mean and variance [C]."""
-    found = moments(b, x, [i for i in range(x.rank) if i != 1])
-    norm = b.map(lambda v, s: v * (1 / call("sqrt", s + epsilon)), found.centred, found.variance)
+    statistics = moments(b, x, [i for i in range(x.rank) if i != 1])
+    norm = b.map(lambda v, s: v * (1 / call("sqrt", s + epsilon)), statistics.centred, statistics.variance)
     y = scale_shift(b, norm, per_channel(b, scale, x.rank), per_channel(b, shift, x.rank), x.dtype)
-    saved = found.centred, found.variance
+    saved = statistics.centred, statistics.variance
     function = partial(_of_normalized_batch, saved=saved, epsilon=epsilon)
     b.own_gradients.append(OwnGradient((x, scale, shift), (y,), function, saved))
-    return y, b.reshape(found.mean, scale.shape), b.reshape(found.variance, scale.shape)
+    return y, b.reshape(statistics.mean, scale.shape), b.reshape(statistics.variance, scale.shape)
 
 
 def _of_normalized_batch(
@@ -127,10 +127,10 @@ def _of_normalized_batch(
     slope = b.map(lambda i, s: i * cast(i.dtype, s), inverse, per_channel(b, scale, x.rank))
     bend = b.map(lambda a, i: a * i * i / count, along, inverse)
     mean = b.map(lambda t: t / count, total)
-    made = b.map(lambda v, c, k, m, q: k * (v - m - c * q), g, centred, slope, mean, bend)
+    of_input = b.map(lambda v, c, k, m, q: k * (v - m - c * q), g, centred, slope, mean, bend)
     of_scale = b.map(lambda a, i: a * i, along, inverse)
     parts = (b.cast(b.reshape(t, like.shape), like.dtype) for t, like in ((of_scale, scale), (total, shift)))
-    return b.cast(made, x.dtype), *parts
+    return b.cast(of_input, x.dtype), *parts
 
 
 def instance_norm(b: Builder, x: Tensor, scale: Tensor, shift: Tensor, *, epsilon: float = 1e-5) -> Tensor:
@@ -156,9 +156,9 @@ def layer_norm(
 def layer_statistics(b: Builder, x: Tensor, axis: int, epsilon: float, dtype: DType) -> tuple[Tensor, Tensor]:
     """Return the statistics of `layer_norm`: mean and 1 / sqrt(variance + epsilon) over the axes from `axis`
     on, kept as size 1, in `dtype`."""
-    found = moments(b, x, range(axis_of(axis, x.rank), x.rank))
-    inverse = b.map(lambda v: cast(dtype, 1 / call("sqrt", v + epsilon)), found.variance)
-    return b.cast(found.mean, dtype), inverse
+    statistics = moments(b, x, range(axis_of(axis, x.rank), x.rank))
+    inverse = b.map(lambda v: cast(dtype, 1 / call("sqrt", v + epsilon)), statistics.variance)
+    return b.cast(statistics.mean, dtype), inverse
 
 
 def rms_norm(b: Builder, x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5) -> Tensor:

@@ -59,18 +59,18 @@ def _range(e: Expr, operands: Sequence[tuple[int, int]]) -> tuple[int, int]:
         return operands[int(e.name[1:])]
     most = e.dtype.limits
     if isinstance(e, Cast) and e.a.dtype.is_int:
-        found = _range(e.a, operands)
+        span = _range(e.a, operands)
     elif isinstance(e, Cast) and all(map(math.isfinite, ends := _clamped(e.a))):
-        found = math.floor(ends[0]), math.ceil(ends[1])
+        span = math.floor(ends[0]), math.ceil(ends[1])
     elif isinstance(e, Binary) and e.op in ("min", "max"):
         pick, first, second = {"min": min, "max": max}[e.op], _range(e.a, operands), _range(e.b, operands)
-        found = pick(first[0], second[0]), pick(first[1], second[1])
+        span = pick(first[0], second[0]), pick(first[1], second[1])
     elif isinstance(e, Binary) and e.op in ("add", "sub"):
         (a, b), (c, d) = _range(e.a, operands), _range(e.b, operands)
-        found = (a + c, b + d) if e.op == "add" else (a - d, b - c)
+        span = (a + c, b + d) if e.op == "add" else (a - d, b - c)
     else:
         return most
-    return found if most[0] <= found[0] and found[1] <= most[1] else most
+    return span if most[0] <= span[0] and span[1] <= most[1] else most
 
 
 def _clamped(e: Expr) -> tuple[float, float]:

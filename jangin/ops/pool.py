@@ -56,8 +56,8 @@ def max_pool_with_indices(b: Builder, x: Tensor, window: Window) -> tuple[Tensor
             p = index[2 + i] * window.strides[i] + k[i] * window.dilations[i] - pads[i]
             inside = land(inside, land(p >= 0, p < x.shape[2 + i]))
             place.append(p)
-        found = select(inside, is_extreme(bufs[0][tuple(place)], bufs[1][index]), const(False, BOOL))
-        return select(found, row_major(place, x.shape), const(FAR))
+        is_source = select(inside, is_extreme(bufs[0][tuple(place)], bufs[1][index]), const(False, BOOL))
+        return select(is_source, row_major(place, x.shape), const(FAR))
 
     return best, b.reduction(I64, best.shape, window.kernel, "min", [x, best], term)
 

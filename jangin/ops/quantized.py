@@ -123,7 +123,7 @@ def quantize(
     checked_scale(b, scale, divides=True)
     divided = divided or scale.dtype
     work = F64 if divided is F64 else F32
-    given = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
+    parameters = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
 
     def body(v: Expr, s: Expr, *z: Expr) -> Expr:
         ratio = cast(work, v) / cast(work, s)
@@ -133,7 +133,7 @@ def quantize(
             return convert(_offset(ratio, z), dtype, saturate)
         return saturated(_offset(call("round", ratio), z), dtype)
 
-    return b.map(body, x, *given)
+    return b.map(body, x, *parameters)
 
 
 def dequantize(
@@ -143,7 +143,7 @@ def dequantize(
     """Return (x - zero) * scale, in the scale's dtype unless `dtype` is given. A scale of 0 is allowed for
     blocks, and for i32 (a bias scale is a product of two scales)."""
     checked_scale(b, scale, zero=bool(block) or x.dtype is I32)
-    given = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
+    parameters = [_spread(b, t, x, axis, block) for t in (scale, zero) if t is not None]
 
     def body(v: Expr, s: Expr, *z: Expr) -> Expr:
         step = wide(s)
@@ -152,7 +152,7 @@ def dequantize(
             v = v - cast(step.dtype, offset)
         return cast(dtype or scale.dtype, v * step)
 
-    return b.map(body, x, *given)
+    return b.map(body, x, *parameters)
 
 
 def dynamic_quantize(b: Builder, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -229,10 +229,10 @@ def integer_matmul(
     """
     right = _centred(b, y, y_zero)
     known = b.constant_value(right)
-    given = (
+    small = (
         x_zero is not None and b.constant_value(x_zero) is None and all(d == const(1) for d in x_zero.shape)
     )
-    if x_zero is None or known is None or not given or min(x.rank, y.rank) < 2:
+    if x_zero is None or known is None or not small or min(x.rank, y.rank) < 2:
         left = _centred(b, x, None if x_zero is None else leading(b, x_zero, 2))
         return matmul(b, left, right, dtype=I32)
     columns = b.const(known.sum(-2, dtype=np.int32, keepdims=True))

@@ -160,11 +160,11 @@ def projected_lstm(
     The state's gate weights are multiplied by the projection beforehand, so the nest over time is that of any
     LSTM. The first step's `h` comes with x, in columns that are 0 at all other steps.
     """
-    found = []
+    by_direction = []
     for d in range(len(layer.backward)):
         size, start, cell = (_of(b, t, d) for t in (projection, h, c))
-        found.append(_projected(b, layer, d, size, offset and _of(b, offset, d), start, cell, given))
-    return tuple(b.concat(list(t), 0) if len(t) > 1 else t[0] for t in zip(*found, strict=True))
+        by_direction.append(_projected(b, layer, d, size, offset and _of(b, offset, d), start, cell, given))
+    return tuple(b.concat(list(t), 0) if len(t) > 1 else t[0] for t in zip(*by_direction, strict=True))
 
 
 def _projected(
@@ -231,8 +231,8 @@ def _recurrent(
     if layer.lengths is not None:
         tensors["lengths"] = in_range(b, layer.lengths, steps + 1, from_end=False)
     for name, state in zip(cell.states, initial, strict=True):
-        given = state or b.expand(b.scalar(0, x.dtype), [directions, batch, hidden])
-        tensors[name] = blocks.padded(given)
+        begin = state or b.expand(b.scalar(0, x.dtype), [directions, batch, hidden])
+        tensors[name] = blocks.padded(begin)
     tensors |= {name: blocks.padded(t) for name, t in extra.items()}
     if projection is not None:
         columns = replace(blocks, gates=1)
@@ -243,8 +243,8 @@ def _recurrent(
             whole = columns.whole_weights(projection.weights, projection.scales, None)
             tensors |= {f"{name}1": t for name, t in whole.items()}
     widths = [size, *[hidden] * (len(initial) - 1)]
-    found = scanned(b, tensors, blocks, layer, cell, tile, widths)
-    return tuple(b.cast(t, x.dtype) for t in found)
+    outputs = scanned(b, tensors, blocks, layer, cell, tile, widths)
+    return tuple(b.cast(t, x.dtype) for t in outputs)
 
 
 def _of_rows(b: Builder, t: Tensor, layer: Layer, rows: int) -> Tensor:
@@ -282,12 +282,12 @@ def scanned(
     """Add the nest over time (`ops.rounds.Scan`, whose inputs are `tensors`). Return y [D, steps, batch,
     widths[0]], the last states [D, batch, width] and the values that are saved, shaped as y, in the dtype of
     the computation."""
-    found, scan = _nest(b, tensors, blocks, layer, cell, tile)
+    all_states, scan = _nest(b, tensors, blocks, layer, cell, tile)
     steps, batch = layer.x.shape[:2]
 
     def part(start: Expr, count: Expr, width: int) -> Tensor:
         shape: list[Expr] = [const(blocks.directions), count, batch, const(width)]
-        return b.slice(found, [0, start, 0, 0], shape, [1] * 4)
+        return b.slice(all_states, [0, start, 0, 0], shape, [1] * 4)
 
     y = part(const(0), steps, widths[0])
     last = (part(steps + steps % 2 + 2 * n, const(1), width) for n, width in enumerate(widths))
@@ -335,8 +335,8 @@ def _whole(
         zeros = layer.zeros or [b.expand(b.scalar(0, w.dtype), s.shape) for s in layer.scales]
         pairs = [t for pair in zip(layer.scales, zeros, strict=True) for t in pair]
         inputs = [x, *turned, bias, lengths, *initial, *(more or [None]), *pairs]
-    found, *last = host(b, function, inputs, [y, *[state] * len(initial)], settings)
-    return b.transpose(found, [1, 0, 2, 3]), *last
+    sequence, *last = host(b, function, inputs, [y, *[state] * len(initial)], settings)
+    return b.transpose(sequence, [1, 0, 2, 3]), *last
 
 
 def _inputs(b: Builder, layer: Layer, blocks: Blocks, cell: Cell) -> dict[str, Tensor]:

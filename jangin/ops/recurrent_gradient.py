@@ -106,12 +106,12 @@ class Direction:
             self.gates, 0, not self.backward, tile, states, buffers, Buffer("out", dtype, shape), steps
         )
         tasks = For(TASK, const(blocks.count), scan.task([_step(scan)]), "parallel")
-        found = b.loop_nest([*tensors.values()], For(ROUND, simplify(steps + 1), tasks), dtype, shape)
+        rounds = b.loop_nest([*tensors.values()], For(ROUND, simplify(steps + 1), tasks), dtype, shape)
 
         def part(start: Expr | int, count: Expr | int) -> Tensor:
             sizes = [const(1), simplify(const(0) + count), batch, hidden]
-            made = b.slice(found, [0, start, 0, 0], sizes, [1] * 4)
-            return b.reshape(made, sizes[1:])
+            rows = b.slice(rounds, [0, start, 0, 0], sizes, [1] * 4)
+            return b.reshape(rows, sizes[1:])
 
         starts = [const(0), *(scan.saved(n) for n in range(len(self.gates) - 1))]
         last = part(simplify(steps + steps % 2 + 2 * len(self.gates)), 1)
@@ -129,12 +129,12 @@ def _step(scan: Scan) -> Phase:
     def finish(sums: Sums) -> Sequence[Stmt]:
         of_h, of_c = Load(h, at), Load(c, at)
         total = reduce(lambda v, u: v + u, sums.values())
-        made = [slope(g) * (of_h if g == "output" else of_c) for g in scan.gates]
+        slopes = [slope(g) * (of_h if g == "output" else of_c) for g in scan.gates]
         return [
             Store(h, at, total),
             Store(c, at, scan.state(len(scan.gates)) + of_h * slope("squash")),
-            *scan.advance(*made, of_c * slope("keep")),
-            *(scan.save(n, v) for n, v in enumerate(made[1:])),
+            *scan.advance(*slopes, of_c * slope("keep")),
+            *(scan.save(n, v) for n, v in enumerate(slopes[1:])),
         ]
 
     begin = [slope("y"), *[const(0, scan.out.dtype)] * (len(scan.gates) - 1)]
@@ -156,24 +156,24 @@ def of_lstm(
     none = b.expand(b.scalar(0, dtype), [x.shape[1], r.shape[2]])
 
     def of(t: Tensor, d: int) -> Tensor:
-        made = b.slice(t, [d, *[0] * (t.rank - 1)], [1, *t.shape[1:]], [1] * t.rank)
-        return b.cast(b.reshape(made, t.shape[1:]), dtype)
+        own = b.slice(t, [d, *[0] * (t.rank - 1)], [1, *t.shape[1:]], [1] * t.rank)
+        return b.cast(b.reshape(own, t.shape[1:]), dtype)
 
-    found = []
+    by_direction = []
     for d, turned in enumerate(backward):
         start, cell = (of(t, d) if t else none for t in (h, c))
         values = dict(zip((*gates, "c"), (of(t, d) for t in saved), strict=True))
         own = b.cast(x, dtype)
         one = Direction(b, gates, turned, own, of(w, d), of(r, d), start, cell, of(outputs[0], d), values)
-        found.append(one.gradients(*(of(g, d) for g in gs)))
+        by_direction.append(one.gradients(*(of(g, d) for g in gs)))
 
     def joined(name: str, like: Tensor | None) -> Tensor | None:
         if like is None:
             return None
-        parts = [b.reshape(f[name], [1, *f[name].shape]) for f in found]
+        parts = [b.reshape(f[name], [1, *f[name].shape]) for f in by_direction]
         return b.cast(b.concat(parts, 0) if len(parts) > 1 else parts[0], like.dtype)
 
-    of_x = reduce(lambda v, u: b.map(lambda p, q: p + q, v, u), [f["x"] for f in found])
+    of_x = reduce(lambda v, u: b.map(lambda p, q: p + q, v, u), [f["x"] for f in by_direction])
     each = [joined(name, t) for name, t in (("w", w), ("r", r), ("bias", bias), ("h", h), ("c", c))]
     if bias is not None and each[2] is not None:
         one_row = b.reshape(each[2], [bias.shape[0], 1, *bias.shape[2:]])

@@ -116,8 +116,8 @@ def first_extreme(
 
     def position(index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         value = load(index, k)
-        found = is_extreme(value, Load(best, index))
-        return select(found, cast(number, k[0]), const(-1, number) if last else cast(number, size))
+        is_best = is_extreme(value, Load(best, index))
+        return select(is_best, cast(number, k[0]), const(-1, number) if last else cast(number, size))
 
     def inside(acc: Expr, index: tuple[Expr, ...]) -> Expr:
         return cast(I64, maximum(acc, 0) if last else minimum(acc, cast(number, size - 1)))
@@ -137,6 +137,6 @@ def arg_extreme(
     axis = axis_of(axis, x.rank)
     _, stages = first_extreme(Buffer("x0", x.dtype, x.shape), axis, combiner, last, "out")
     some = x.shape[axis] >= 1
-    found = b.stages(stages, [b.materialize(x)], [] if prove(some, b.symbols) else [some])
+    place = b.stages(stages, [b.materialize(x)], [] if prove(some, b.symbols) else [some])
     kept = [const(1) if i == axis else d for i, d in enumerate(x.shape)]
-    return b.reshape(found, kept) if keepdims else found
+    return b.reshape(place, kept) if keepdims else place

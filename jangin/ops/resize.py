@@ -116,19 +116,19 @@ def taps_of(line: Line, style: Style) -> Taps:
 def _weights(line: Line, style: Style, at: Position, taps: Taps, dtype: DType) -> list[Expr]:
     """Return the weight of each tap; they sum to 1."""
     part = at.fraction(dtype)
-    found = [style.kernel((float(taps.first + t) - part) * taps.reach) for t in range(taps.count)]
+    shares = [style.kernel((float(taps.first + t) - part) * taps.reach) for t in range(taps.count)]
     if style.mode == "linear" and not style.antialias:
-        found = [1.0 - part, part]
+        shares = [1.0 - part, part]
     if style.exclude_outside:
         places = [at.floor() + (taps.first + t) for t in range(taps.count)]
-        found = [
+        shares = [
             select(land(p >= 0, p < line.size), w, const(0, dtype))
-            for p, w in zip(places, found, strict=True)
+            for p, w in zip(places, shares, strict=True)
         ]
     if style.exclude_outside or style.antialias:
-        total = reduce(lambda v, w: v + w, found)
-        return [w / total for w in found]
-    return found
+        total = reduce(lambda v, w: v + w, shares)
+        return [w / total for w in shares]
+    return shares
 
 
 def _inside(b: Builder, line: Line, out: Expr, place: Expr) -> Expr:
@@ -198,7 +198,7 @@ def _filtered(b: Builder, x: Tensor, line: Line, style: Style) -> Tensor:
     """Resize one axis by a filter of many taps: a sum of neighbouring entries, whose beginnings and weights
     are constants."""
     begins, weights = _filter(line, style)
-    given = x, b.const(begins), b.const(weights.astype(x.dtype.numpy))
+    operands = x, b.const(begins), b.const(weights.astype(x.dtype.numpy))
 
     def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         source, first, weight = bufs
@@ -207,7 +207,7 @@ def _filtered(b: Builder, x: Tensor, line: Line, style: Style) -> Tensor:
         return source[place] * weight[own, k[0]]
 
     shape = [line.out if i == line.axis else d for i, d in enumerate(x.shape)]
-    return b.reduction(x.dtype, shape, [weights.shape[1]], "sum", given, term)
+    return b.reduction(x.dtype, shape, [weights.shape[1]], "sum", operands, term)
 
 
 def _filter(line: Line, style: Style) -> tuple[Array, Array]:
@@ -219,8 +219,8 @@ def _filter(line: Line, style: Style) -> tuple[Array, Array]:
     offset = cast(F64, tap.var + taps.first) - place.fraction(F64)
 
     def table(e: Expr) -> Array:
-        found = Buffer("out", e.dtype, (own.extent, tap.extent))
-        return evaluate_stage(Stage(found, (own, tap), e), {}, {})
+        buffer = Buffer("out", e.dtype, (own.extent, tap.extent))
+        return evaluate_stage(Stage(buffer, (own, tap), e), {}, {})
 
     source = table(place.floor() + (tap.var + taps.first))
     weight = table(style.kernel(offset * taps.reach))

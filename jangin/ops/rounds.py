@@ -303,8 +303,8 @@ class Scan:
             self.tiled(For(ROW, const(self.tile.rows), search, "unroll")),
             self.lanes(*(Store(self.out, at, Load(e, (LANE,))) for at, e in zip(places, ends, strict=True))),
         )
-        found = [substitute(Load(self.out, at), {BLOCK: GROUP}) for at in places]
-        return Phase(self._leveled(levels, phase, state, found), holding(ends, before))
+        states = [substitute(Load(self.out, at), {BLOCK: GROUP}) for at in places]
+        return Phase(self._leveled(levels, phase, state, states), holding(ends, before))
 
     def _leveled(self, levels: Levels, phase: int, state: Expr, found: Sequence[Expr]) -> Stmt:
         """Return statements that find the range of each row of a tile, or of all rows together, and then run

@@ -129,15 +129,15 @@ def _bilinear(read: Read, y: Expr, x: Expr, height: Expr, width: Expr) -> list[E
     """Return the four weighted neighbours of (y, x). They are 0 if (y, x) lies further than a pixel outside
     the map."""
     inside = land(land(y >= -1.0, y <= cast(F32, height)), land(x >= -1.0, x <= cast(F32, width)))
-    found = []
+    terms = []
     axes = []
     for p, size in ((y, height), (x, width)):
         p = minimum(maximum(p, 0.0), cast(F32, size - 1))
         low = call("floor", p)
         axes.append([(low, 1.0 - (p - low)), (minimum(low + 1.0, cast(F32, size - 1)), p - low)])
     for (r, wr), (c, wc) in combinations(*axes):
-        found.append(select(inside, read([r, c]) * (wr * wc), const(0, F32)))
-    return found
+        terms.append(select(inside, read([r, c]) * (wr * wc), const(0, F32)))
+    return terms
 
 
 def roi_align(
@@ -215,8 +215,8 @@ def roi_max_pool(b: Builder, x: Tensor, rois: Tensor, *, size: tuple[int, int], 
 
     def number(bufs: Sequence[Buffer], n: Expr) -> Expr:
         """Return the image of a region. An invalid number stays out of range."""
-        given = cast(F32, Load(bufs[0], (n, const(0))))
-        return cast(I64, minimum(maximum(call("floor", given), -(2.0**31)), 2.0**31))
+        real = cast(F32, Load(bufs[0], (n, const(0))))
+        return cast(I64, minimum(maximum(call("floor", real), -(2.0**31)), 2.0**31))
 
     def ends(region: Region, axis: int, cell: Expr) -> tuple[Expr, Expr]:
         low, high = (call("floor", region(k - axis) * scale + 0.5) for k in (2, 4))

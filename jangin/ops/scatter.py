@@ -76,8 +76,8 @@ def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
     last input, have another dtype."""
     if inputs[0].dtype is not inputs[-1].dtype:
         raise CompileError(f"{inputs[0]} updated with {inputs[-1]}: the types differ")
-    found = [Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs)]
-    return (*found, Buffer("out", inputs[0].dtype, inputs[0].shape))
+    buffers = [Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs)]
+    return (*buffers, Buffer("out", inputs[0].dtype, inputs[0].shape))
 
 
 def scatter_elements(
@@ -129,8 +129,8 @@ def unpool(b: Builder, x: Tensor, indices: Tensor, shape: Shape) -> Tensor:
     if b.whole:
         flat = simplify(product(x.shape), b.symbols)
         zeros = b.expand(b.scalar(0, x.dtype), [total])
-        made = scatter_elements(b, zeros, b.reshape(indices, [flat]), b.reshape(x, [flat]), axis=0)
-        return b.reshape(made, shape)
+        filled = scatter_elements(b, zeros, b.reshape(indices, [flat]), b.reshape(x, [flat]), axis=0)
+        return b.reshape(filled, shape)
     values, where = Buffer("x0", x.dtype, x.shape), Buffer("x1", indices.dtype, x.shape)
     out = Buffer("out", x.dtype, (total,))
     row, j = index_vars(x.rank), Var("j")

@@ -58,8 +58,8 @@ def positions(b: Builder, flags: Tensor, count: Expr) -> Tensor:
     source, out = Buffer("x0", BOOL, flags.shape), Buffer("out", I64, (count,))
     at, i = Buffer("at", I64, (const(1),), "register"), Var("i")
     next_one = Load(at, ZERO)
-    found = block(Store(out, (next_one,), i), Store(at, ZERO, next_one + 1))
-    loop = For(i, flags.shape[0], If(land(Load(source, (i,)), next_one < count), found), "serial")
+    append = block(Store(out, (next_one,), i), Store(at, ZERO, next_one + 1))
+    loop = For(i, flags.shape[0], If(land(Load(source, (i,)), next_one < count), append), "serial")
     body = Alloc(at, block(Store(at, ZERO, const(0)), loop))
     return b.loop_nest([flags], body, I64, (count,))
 
@@ -226,9 +226,9 @@ def unique(b: Builder, x: Tensor, *, axis: int | None = None, ascending: bool = 
         x = b.reshape(x, [simplify(product(x.shape), b.symbols)])
     n = x.shape[at]
     if b.whole:
-        found = b.symbol()
-        slices = tensor_type(x.dtype, (*x.shape[:at], found, *x.shape[at + 1 :]))
-        numbers = [tensor_type(I64, (d,)) for d in (found, n, found)]
+        unique_count = b.symbol()
+        slices = tensor_type(x.dtype, (*x.shape[:at], unique_count, *x.shape[at + 1 :]))
+        numbers = [tensor_type(I64, (d,)) for d in (unique_count, n, unique_count)]
         return host(b, "unique", [x], [slices, *numbers], {"axis": at, "ascending": ascending})
     rest = simplify(product(d for i, d in enumerate(x.shape) if i != at), b.symbols)
     perm = [at, *(i for i in range(x.rank) if i != at)]
@@ -331,10 +331,10 @@ def chosen_boxes(
         return _by_class(b, scores, boxes, limit=limit, overlap=overlap, floor=floor, centred=centred)
     batch, classes, n = scores.shape
     settings: list[tuple[str, Tensor | None]] = [("overlap", overlap), ("floor", floor)]
-    given = [(name, b.reshape(t, [1])) for name, t in settings if t is not None]
-    inputs = [boxes, scores, b.reshape(b.cast(limit, I64), [1]), *(t for _, t in given)]
+    limits = [(name, b.reshape(t, [1])) for name, t in settings if t is not None]
+    inputs = [boxes, scores, b.reshape(b.cast(limit, I64), [1]), *(t for _, t in limits)]
     bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(inputs)]
-    known = {name: Load(bufs[3 + i], ZERO) for i, (name, _) in enumerate(given)}
+    known = {name: Load(bufs[3 + i], ZERO) for i, (name, _) in enumerate(limits)}
     body = _suppress(bufs, (batch, classes, n), known, centred)
     alike = [eq(d, m) for d, m in zip(boxes.shape, (batch, n, const(4)), strict=True) if d != m]
     return b.loop_nest(inputs, body, I64, (batch, classes, n), alike)

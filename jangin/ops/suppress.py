@@ -25,10 +25,10 @@ def softly_chosen(
     """
     (n,) = scores.shape
     settings = [b.reshape(t, [1]) for t in (b.cast(limit, I64), overlap, floor, sigma)]
-    given = [b.reshape(boxes, [1, n, 4]), scores, *settings]
-    bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(given)]
-    chosen = b.loop_nest(given, _choose(bufs, n), I64, (n,))
-    known = [given[0], scores, chosen, settings[3]]
+    inputs = [b.reshape(boxes, [1, n, 4]), scores, *settings]
+    bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(inputs)]
+    chosen = b.loop_nest(inputs, _choose(bufs, n), I64, (n,))
+    known = [inputs[0], scores, chosen, settings[3]]
     bufs = [Buffer(f"x{i}", t.dtype, t.shape) for i, t in enumerate(known)]
     return chosen, b.loop_nest(known, _scored(bufs, n), F32, (n,))
 

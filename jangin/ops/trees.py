@@ -202,15 +202,15 @@ def _ordered(given: Ensemble) -> _Order:
 def _reached(given: Ensemble) -> Array:
     """Return the test nodes that the roots reach. Raises CompileError for a branch to a missing node."""
     count = given.mode.size
-    seen, last, found = np.zeros(count, bool), np.full(count, -1), list[Array]()
+    seen, last, inner_nodes = np.zeros(count, bool), np.full(count, -1), list[Array]()
     here = _distinct(_there(given.roots, count), last)
     while here.size:
         seen[here] = True
         tests = here[given.mode[here] != LEAF]
-        found.append(tests)
+        inner_nodes.append(tests)
         kids = _there(given.below[:, tests].reshape(-1), count)
         here = _distinct(kids[~seen[kids]], last)
-    return np.concatenate([np.zeros(0, np.int64), *found])
+    return np.concatenate([np.zeros(0, np.int64), *inner_nodes])
 
 
 def _there(nodes: Array, count: int) -> Array:

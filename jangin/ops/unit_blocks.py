@@ -43,18 +43,18 @@ class Blocks:
         b, (directions, rows, _) = self.b, t.shape
         less = 0 if t.dtype is I8 else 128
         signed = b.map(lambda v: cast(I8, cast(I32, v) - less), t)
-        found = {"columns": b.reduce("sum", b.cast(signed, I32), [2], True), "s": column(b, scale)}
+        named = {"columns": b.reduce("sum", b.cast(signed, I32), [2], True), "s": column(b, scale)}
         if zero is not None or less:
             zero = b.scalar(0, t.dtype) if zero is None else column(b, zero)
-            found["z"] = b.expand(b.map(lambda v: cast(I32, v) - less, zero), found["columns"].shape)
+            named["z"] = b.expand(b.map(lambda v: cast(I32, v) - less, zero), named["columns"].shape)
         each, count = b.tile.words.each, -(-size_of(t, 2) // self.lanes)
         part = self.lanes // each
         whole = b.pad(signed, [0, 0, 0, 0, 0, count * self.lanes - size_of(t, 2)])
         parts = b.reshape(whole, [directions, rows, count, each, part])
         shape = directions, rows, const(count * part)
         beside = b.transpose(parts, [0, 1, 2, 4, 3])
-        found["r"] = b.node(Reshape(shape, I32), [beside]) if each > 1 else b.reshape(beside, shape)
-        return {name: self.weights(of) for name, of in found.items()}
+        named["r"] = b.node(Reshape(shape, I32), [beside]) if each > 1 else b.reshape(beside, shape)
+        return {name: self.weights(of) for name, of in named.items()}
 
     def columns(self, t: Tensor) -> Tensor:
         """Return weights as the columns of a matrix: [D, gates * hidden, N] -> [D, N, blocks * gates *
@@ -64,9 +64,9 @@ class Blocks:
 
 
 def size_of(t: Tensor, axis: int) -> int:
-    found = t.shape[axis]
-    assert isinstance(found, Const)
-    return int(found.value)
+    extent = t.shape[axis]
+    assert isinstance(extent, Const)
+    return int(extent.value)
 
 
 def column(b: Builder, t: Tensor) -> Tensor:

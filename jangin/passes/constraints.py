@@ -59,12 +59,12 @@ def broadcast_sizes(graph: Graph) -> dict[Expr, Sources]:
 
 def _simplified(rules: Mapping[Expr, Sources], graph: Graph) -> dict[Expr, Sources]:
     """Return the conditions that don't hold for all sizes."""
-    found: dict[Expr, Sources] = {}
+    sources: dict[Expr, Sources] = {}
     for rule, source in rules.items():
         condition = simplify(rule, graph.symbols)
         if not is_const(condition, True):
-            found.setdefault(condition, source)
-    return found
+            sources.setdefault(condition, source)
+    return sources
 
 
 def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:

@@ -51,8 +51,8 @@ def segmented(graph: Graph, runs: Sequence[Sequence[Node]], target: str) -> tupl
 
 def _program(graph: Graph, target: str, region: Region, constants: Mapping[str, Array]) -> Program:
     symbols = dict(graph.symbols)
-    made = Program(graph.name, target, symbols, region, constants, graph.bound, graph.joined)
-    return with_own_names(made, symbols)
+    program = Program(graph.name, target, symbols, region, constants, graph.bound, graph.joined)
+    return with_own_names(program, symbols)
 
 
 class _Partition:
@@ -93,13 +93,13 @@ class _Partition:
         return renamed(graph, names)
 
     def segment(self, graph: Graph, nodes: Sequence[Node]) -> Graph:
-        made = {o for n in nodes for o in n.outputs}
+        defined = {o for n in nodes for o in n.outputs}
         read = dict.fromkeys(name for n in nodes for name in n.inputs if name)
-        inputs = tuple(n for n in read if n not in made and n not in graph.constants)
+        inputs = tuple(n for n in read if n not in defined and n not in graph.constants)
         inside = {id(n) for n in nodes}
         outside = {name for n in graph.nodes if id(n) not in inside for name in n.inputs} | set(graph.outputs)
         outputs = tuple(o for n in nodes for o in n.outputs if o in outside)
-        names = {*made, *read}
+        names = {*defined, *read}
         used = {v for n in nodes for v in needed_symbols(graph, n)}
         used |= {v for n in inputs for d in graph.shape(n) for v in free_vars(d)}
         cut = Graph(
@@ -128,20 +128,20 @@ class _Partition:
 
 def _levels(graph: Graph) -> list[int]:
     """Return the number of each node's segment. A step has the number of the segment after which it runs."""
-    made: dict[str | Var, tuple[int, bool]] = {}
-    found: list[int] = []
+    by_name: dict[str | Var, tuple[int, bool]] = {}
+    levels: list[int] = []
     for node in graph.nodes:
         waits = not is_step(node)
         level = 0
         reads: list[str | Var] = [*node.inputs, *needed_symbols(graph, node)]
         makes: list[str | Var] = [*node.outputs, *defined(node)]
         for name in reads:
-            at, by_step = made.get(name, (0, False))
+            at, by_step = by_name.get(name, (0, False))
             level = max(level, at + (by_step and waits))
-        found.append(level)
+        levels.append(level)
         for name in makes:
-            made[name] = level, not waits
-    return found
+            by_name[name] = level, not waits
+    return levels
 
 
 def defined(node: Node) -> tuple[Var, ...]:
@@ -151,10 +151,10 @@ def defined(node: Node) -> tuple[Var, ...]:
 
 def needed_symbols(graph: Graph, node: Node) -> set[Var]:
     """Return the size symbols that must be known before a node runs."""
-    found = set(variables(node.attrs.named(), _graph_variables)) & graph.symbols.keys()
+    symbols = set(variables(node.attrs.named(), _graph_variables)) & graph.symbols.keys()
     if is_step(node):
-        return found.difference(defined(node))
-    return found.union(*(free_vars(d) for name in node.outputs for d in graph.shape(name)))
+        return symbols.difference(defined(node))
+    return symbols.union(*(free_vars(d) for name in node.outputs for d in graph.shape(name)))
 
 
 def _graph_variables(graph: Graph) -> Iterator[Var]:

@@ -58,9 +58,9 @@ def _check(graph: Graph, rows: Var) -> None:
                 raise Mixed(f"input {name!r} has {rows} not as its first size alone")
             held[name] = 0, const(1)
     for node in graph.nodes:
-        found = _of_node(graph, node, held, rows)
-        if found is not None:
-            held[node.outputs[0]] = found
+        layout = _of_node(graph, node, held, rows)
+        if layout is not None:
+            held[node.outputs[0]] = layout
     for name in graph.outputs:
         if held.get(name) != (0, const(1)):
             raise Mixed(f"output {name!r} has no row for each of {rows}")
@@ -83,9 +83,9 @@ def _of_node(graph: Graph, node: Node, held: dict[str, Held], rows: Var) -> Held
     stages = core_op(node).te([buffers[n] for n in node.inputs], buffers[name], node.attrs)
     known = dict(held)
     for stage in stages:
-        found = _of_stage(stage, known, rows, where)
-        if found is not None:
-            known[stage.out.name] = found
+        state = _of_stage(stage, known, rows, where)
+        if state is not None:
+            known[stage.out.name] = state
     return known.get(name)
 
 
@@ -132,10 +132,10 @@ def _reshaped(before: Shape, held: Held, after: Shape, rows: Var, where: str) ->
 def _factor(size: Expr, rows: Var, where: str) -> Expr:
     """Return the number of elements that each row of the batch has along an axis of this size. Raises Mixed
     if the size isn't a multiple of the rows."""
-    found = linear(size, rows)
-    if found is None or found[1] != const(0) or rows in free_vars(found[0]):
+    ratio = linear(size, rows)
+    if ratio is None or ratio[1] != const(0) or rows in free_vars(ratio[0]):
         raise Mixed(f"{where} makes an axis of {size} elements")
-    return found[0]
+    return ratio[0]
 
 
 def _product(sizes: Sequence[Expr]) -> Expr:

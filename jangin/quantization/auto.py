@@ -118,11 +118,11 @@ class _Deciding:
     def race(self, won: _Won, plain: Quantized, proposal: Sequence[Decision], kinds: Kinds) -> None:
         """Reduce a proposal to parts within the allowed drop, and race the model against float32. It becomes
         the best if it is quicker than the best so far."""
-        made, kept = self.allowed_of(proposal, kinds)
+        candidate, kept = self.allowed_of(proposal, kinds)
         if not kept:
             return
         self.job.tell(0, 1, "race")
-        seconds, other = raced(plain.executable, made.executable, self.feeds[0])
+        seconds, other = raced(plain.executable, candidate.executable, self.feeds[0])
         ratio = other / seconds
         won.before = won.before or seconds
         least = WORTH
@@ -130,7 +130,7 @@ class _Deciding:
             narrower = kinds is self.narrow and won.kinds is not self.narrow
             least = min(WORTH, won.after / won.before * (WORTH if narrower else 1.0))
         if ratio < least:
-            won.best, won.taken, won.kinds, won.after = made, kept, kinds, won.before * ratio
+            won.best, won.taken, won.kinds, won.after = candidate, kept, kinds, won.before * ratio
 
     def decisions(self, plain: Quantized) -> list[Decision]:
         """Return each part's seconds and cost in float32, in int8, and in each other kind in which it is
@@ -139,7 +139,7 @@ class _Deciding:
         for kind, chosen in self.kinds.items():
             _, owners, executable = job.compiled(chosen, self.ranges)
             seconds[kind] = owned(executable, self.feeds[0], owners)
-        found = []
+        decisions = []
         for n, part in enumerate(job.parts):
             job.tell(n, len(job.parts), "effects")
             own = {k: s.get(part.name, 0.0) for k, s in seconds.items()}
@@ -148,8 +148,8 @@ class _Deciding:
                 if part.name in chosen and (kind == "int8" or own[kind] < own[FLOAT] * WORTH):
                     alone = {part.name: chosen[part.name]}
                     options[kind] = Option(own[kind], self.cost(alone, self.ranges))
-            found.append(Decision(part.name, title(part), options))
-        return found
+            decisions.append(Decision(part.name, title(part), options))
+        return decisions
 
     def fits(self, taken: Sequence[Decision], kinds: Kinds | None = None) -> bool:
         """Tell if the drop is within what is allowed when these parts are quantized. Fake quantization
@@ -165,7 +165,7 @@ class _Deciding:
         end, until the compiled model's outputs are within the allowed drop."""
         kept = list(taken)
         while True:
-            made = self.made(kept, kinds)
-            if made.drop <= self.allowed or not kept:
-                return made, kept
+            model = self.made(kept, kinds)
+            if model.drop <= self.allowed or not kept:
+                return model, kept
             kept = kept[: len(kept) * 3 // 4]

@@ -43,15 +43,15 @@ def smoothed(graph: Graph, largest: Mapping[str, Array], strength: float) -> Gra
             held = run.constant(np.ascontiguousarray(scaled), f"{part.w}.smoothed")
             rewired[part.name] = replace(part.node, inputs=(value, held))
     product = Map(Var("x0", F32) * Var("x1", F32))
-    made: dict[str, str] = {}
+    smooth_values: dict[str, str] = {}
     for node in graph.nodes:
         if node.name not in rewired:
             run.emit(node)
             continue
         value, w = rewired[node.name].inputs
-        if value not in made:
-            made[value] = run.add(product, [value, divided[value]], f"{value}.smooth", node.source)
-        run.emit(replace(node, inputs=(made[value], w)))
+        if value not in smooth_values:
+            smooth_values[value] = run.add(product, [value, divided[value]], f"{value}.smooth", node.source)
+        run.emit(replace(node, inputs=(smooth_values[value], w)))
     return run.rewritten(graph)
 
 
@@ -75,7 +75,7 @@ def _pairs(graph: Graph) -> list[tuple[Part, Part]]:
     between. No other node may read their constants."""
     parts, users = find_parts(graph), graph.consumers()
     readers = {p.x: p for p in parts if p.is_conv and len(users[p.x]) == 1}
-    found = []
+    pairs = []
     for one in parts:
         other = readers.get(one.result)
         scales = one.is_conv and other is not None and one.result not in graph.outputs
@@ -83,8 +83,8 @@ def _pairs(graph: Graph) -> list[tuple[Part, Part]]:
             continue
         names = [n for n in (one.w, other.w, one.bias_name()) if n is not None]
         if all(len(users[n]) == 1 for n in names) and _connected(graph, one, other):
-            found.append((one, other))
-    return found
+            pairs.append((one, other))
+    return pairs
 
 
 def _connected(graph: Graph, one: Part, other: Part) -> bool:

@@ -138,8 +138,8 @@ def compare(
         x, y = one.run(run), other.run(same)
         pairs = [(v, v) for v in names] + list(zip(one.outputs, other.outputs, strict=True))
         for v, w in pairs:
-            found = difference(v, known.get(v, "output"), x[v], y[w])
-            worst[v] = found if v not in worst else _worse(worst[v], found)
+            error = difference(v, known.get(v, "output"), x[v], y[w])
+            worst[v] = error if v not in worst else _worse(worst[v], error)
     return Comparison(list(worst.values()), tolerance)
 
 
@@ -207,9 +207,9 @@ class _Ours:
 
     def values(self, tensors: bool) -> dict[str, str]:
         nodes = self.imported.graph.nodes if tensors else self.graph.nodes
-        found = {out: n.source.title or n.name for n in nodes for out in n.outputs if out}
+        titles = {out: n.source.title or n.name for n in nodes for out in n.outputs if out}
         if tensors:
-            return found
+            return titles
         own = {out for n in self.imported.graph.nodes for out in n.outputs}
 
         def is_told(value: str) -> bool:
@@ -217,7 +217,7 @@ class _Ours:
             Another model's lowering may give the same numbered name to another value."""
             return value in own or not value.rpartition(".")[2].isdecimal()
 
-        return {v: s for v, s in found.items() if is_told(v) and self.graph.dtype(v).is_float}
+        return {v: s for v, s in titles.items() if is_told(v) and self.graph.dtype(v).is_float}
 
     def ready(self, names: Sequence[str], tensors: bool) -> None:
         graph = self.graph
@@ -240,9 +240,9 @@ class _Replayed(_Ours):
         super().__init__(model, options)
         with within(options.limits):
             self.fused = optimize(self.graph, options, until="halves")
-        made = [o for n in self.fused.nodes if isinstance(n.attrs, Kernel) for o in n.outputs]
-        found = {name: value for value in made if (name := self.original(value))}
-        self.seen = {name: value for name, value in found.items() if self.fused.dtype(value).is_float}
+        kept_values = [o for n in self.fused.nodes if isinstance(n.attrs, Kernel) for o in n.outputs]
+        originals = {name: value for value in kept_values if (name := self.original(value))}
+        self.seen = {name: value for name, value in originals.items() if self.fused.dtype(value).is_float}
 
     def original(self, value: str) -> str:
         """Return the name of the lowered graph's value that a value of the fused graph equals, apart from an
@@ -260,12 +260,12 @@ class _Replayed(_Ours):
         self.engine = Engine(self.fused, self.options, wanted, kernels=True)
 
     def run(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
-        found = dict(self.engine.run(feeds))
+        arrays = dict(self.engine.run(feeds))
         for name in self.names:
-            array, first = found[self.seen[name]], self.graph.shape(name)
+            array, first = arrays[self.seen[name]], self.graph.shape(name)
             turned = self.fused.shape(self.seen[name]) != first
-            found[name] = np.moveaxis(array, -1, 1) if turned else array
-        return found
+            arrays[name] = np.moveaxis(array, -1, 1) if turned else array
+        return arrays
 
 
 def _shorter(value: str) -> list[str]:

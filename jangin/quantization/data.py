@@ -40,12 +40,12 @@ def read(data: Data, specs: Sequence[TensorSpec], how: Reading | None = None) ->
     one doesn't fit the model."""
     how = how or Reading()
     if isinstance(data, (str, os.PathLike)):
-        found = _of_path(Path(data), specs, how)
+        runs = _of_path(Path(data), specs, how)
     else:
-        given = data() if callable(data) else data
-        found = ((f"run {n} of the data", item) for n, item in enumerate(given))
+        content = data() if callable(data) else data
+        runs = ((f"run {n} of the data", item) for n, item in enumerate(content))
     feeds: Feeds = []
-    for what, item in found:
+    for what, item in runs:
         if how.limit is not None and len(feeds) >= how.limit:
             break
         feeds.append(fitted(item, specs, what))
@@ -166,14 +166,14 @@ def _of_text(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[
     known = Tokenizer.from_file(str(how.tokenizer))
     known.no_padding()
     lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
-    found = []
+    runs = []
     for n, line in enumerate(lines, 1):
         ids = np.array([known.encode(line).ids])
         run = {s.name: ids for s in specs if "mask" not in s.name and "type" not in s.name}
         run |= {s.name: np.ones_like(ids) for s in specs if "mask" in s.name}
         run |= {s.name: np.zeros_like(ids) for s in specs if "type" in s.name}
-        found.append((f"{path}:{n}", {s.name: run[s.name].astype(s.dtype) for s in specs}))
-    return found
+        runs.append((f"{path}:{n}", {s.name: run[s.name].astype(s.dtype) for s in specs}))
+    return runs
 
 
 def read_labels(labels: str | os.PathLike[str] | Sequence[int] | Array, runs: int) -> Array:
@@ -182,14 +182,14 @@ def read_labels(labels: str | os.PathLike[str] | Sequence[int] | Array, runs: in
     if isinstance(labels, (str, os.PathLike)):
         path = Path(labels)
         if path.suffix == ".npy":
-            found = np.load(path, allow_pickle=False)
+            numbers = np.load(path, allow_pickle=False)
         else:
             try:
-                found = np.array([int(line.split()[-1]) for line in path.read_text().splitlines() if line])
+                numbers = np.array([int(line.split()[-1]) for line in path.read_text().splitlines() if line])
             except ValueError:
                 raise ValueError(f"{path} has no class number at the end of each line") from None
     else:
-        found = np.asarray(labels)
-    if found.dtype.kind not in "iu" or found.shape != (runs,):
-        raise ValueError(f"labels are {found.dtype}{list(found.shape)}, and there are {runs} runs")
-    return np.asarray(found, np.int64)
+        numbers = np.asarray(labels)
+    if numbers.dtype.kind not in "iu" or numbers.shape != (runs,):
+        raise ValueError(f"labels are {numbers.dtype}{list(numbers.shape)}, and there are {runs} runs")
+    return np.asarray(numbers, np.int64)

@@ -66,10 +66,10 @@ class Decision:
     def best(self) -> str:
         """The kind that saves most for its cost, or float32 if none saves time."""
         least = self.options[FLOAT].seconds * (1 - WORTH)
-        found = {
+        gains = {
             k: self.gain(k) / max(o.cost, 1e-12) for k, o in self.options.items() if self.gain(k) > least
         }
-        return max(found, key=lambda k: found[k]) if found else FLOAT
+        return max(gains, key=lambda k: gains[k]) if gains else FLOAT
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ def owned(
         for n, launch in enumerate(plan.profile(feeds, REPEATS)):
             least[n] = min(least.get(n, np.inf), launch.seconds)
             sources[n] = launch.launch.sources
-    found: dict[str, float] = defaultdict(float)
+    total_seconds: dict[str, float] = defaultdict(float)
     for n, seconds in least.items():
         parts = {owners[s.name] for s in sources[n] if s.name in owners} or {""}
         for part in parts:
-            found[part] += seconds / len(parts)
-    return found
+            total_seconds[part] += seconds / len(parts)
+    return total_seconds
 
 
 def raced(first: Runnable, second: Runnable, feeds: Mapping[str, Array]) -> tuple[float, float]:
@@ -152,8 +152,8 @@ def ranked(decisions: Sequence[Decision]) -> list[Decision]:
 
 def uniform(decisions: Sequence[Decision], kind: str) -> list[Decision]:
     """Return all parts that can have the kind, in that kind, by rising cost."""
-    found = [replace(d, kind=kind) for d in decisions if kind in d.options]
-    return sorted(found, key=lambda d: d.options[kind].cost)
+    alike = [replace(d, kind=kind) for d in decisions if kind in d.options]
+    return sorted(alike, key=lambda d: d.options[kind].cost)
 
 
 def others(
@@ -180,7 +180,7 @@ def explained(
     within the drop."""
     chosen, gained = {d.name: d.kind for d in taken}, {d.name for d in fitting}
     kinds = {*chosen.values()}
-    found = []
+    told = []
     for d in decisions:
         kind, reason = chosen.get(d.name, FLOAT), ""
         if kind == FLOAT and d.best == FLOAT:
@@ -191,8 +191,8 @@ def explained(
             reason = f"{d.best} would cost more than the drop allows{' beside the others' if taken else ''}"
         elif d.gain(kind) < 0:
             reason = "slower by itself, but its neighbours need no conversions"
-        found.append(replace(d, kind=kind, reason=reason))
-    return found
+        told.append(replace(d, kind=kind, reason=reason))
+    return told
 
 
 def title(part: Part) -> str:

@@ -32,8 +32,8 @@ class Engine:
         whole = graph.with_nodes(graph.nodes, outputs=(*graph.outputs, *inner))
         self.outputs = graph.outputs
         with within(options.limits):
-            made = (build_kernels if kernels else build_plan)(whole, options)
-        self.executable = Executable(made, options.threads)
+            artifact = (build_kernels if kernels else build_plan)(whole, options)
+        self.executable = Executable(artifact, options.threads)
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:

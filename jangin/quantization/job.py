@@ -74,8 +74,8 @@ class Quantized:
         elif path.suffix == ".onnx":
             write_whole(path, lambda file: file.write(self.model))
         elif path.suffix == ".tflite":
-            made = self.tflite()
-            write_whole(path, lambda file: file.write(made))
+            content = self.tflite()
+            write_whole(path, lambda file: file.write(content))
         else:
             raise ValueError(f"{path} is neither an .onnx, nor a .tflite, nor a .jgn file")
 
@@ -107,12 +107,12 @@ class Job:
         return quality(self.outputs(self.engine.run, feeds), labels, score)
 
     def outputs(self, run: Any, feeds: Feeds) -> Outputs:
-        found = []
-        for n, given in enumerate(feeds):
+        outputs = []
+        for n, run_feeds in enumerate(feeds):
             self.tell(n, len(feeds), "measure")
-            results = run(given)
-            found.append([results[name] for name in self.graph.outputs])
-        return found
+            results = run(run_feeds)
+            outputs.append([results[name] for name in self.graph.outputs])
+        return outputs
 
     def watched(self, feeds: Feeds, smooth: float | None = None) -> Seen:
         """Run the model on the data, and return the statistics of its values. If `smooth` is given, this
@@ -135,7 +135,7 @@ class Job:
 
         Raises CompileError for a part that the kind doesn't suit. If `lenient`, such a part is left out."""
         sources = quantized_values(self.graph, self.parts, {p.name: kind for p in self.parts})
-        found = {}
+        chosen = {}
         for part in self.parts:
             w = part.weights(self.graph)
             if unfit := _unfit(kind, part, w, block):
@@ -143,12 +143,12 @@ class Job:
                     continue
                 raise CompileError(unfit)
             if kind == "float16":
-                found[part.name] = Chosen(kind, w.astype(np.float16))
+                chosen[part.name] = Chosen(kind, w.astype(np.float16))
             elif kind == "int4" and not part.is_conv:
-                found[part.name] = Chosen(kind, *gptq(w, seen.moments[part.x], I4, block))
+                chosen[part.name] = Chosen(kind, *gptq(w, seen.moments[part.x], I4, block))
             elif kind == "int8":
-                found[part.name] = _int8(self.graph, part, w, ranges[sources[part.x]], seen, bits)
-        return found
+                chosen[part.name] = _int8(self.graph, part, w, ranges[sources[part.x]], seen, bits)
+        return chosen
 
     def made(
         self, chosen: Mapping[str, Chosen], ranges: Mapping[str, Scheme], feeds: Feeds, rated: Quality

@@ -126,15 +126,15 @@ def bias_of(graph: Graph, part: Part) -> Array | None:
 def moved(graph: Graph, name: str, makers: Mapping[str, Node]) -> list[str]:
     """Return the names of a value and of the values that it comes from unchanged. The last is the one whose
     numbers are computed. Reshape, Slice, Transpose and maximum pooling count as no change."""
-    found = [name]
-    while (node := makers.get(found[-1])) is not None:
+    chain = [name]
+    while (node := makers.get(chain[-1])) is not None:
         pools = isinstance(node.attrs, Pool) and node.attrs.combiner == "max"
         if not pools and not isinstance(node.attrs, MOVES):
             break
         if node.inputs[0] in graph.constants:
             break
-        found.append(node.inputs[0])
-    return found
+        chain.append(node.inputs[0])
+    return chain
 
 
 def observed(graph: Graph, parts: Iterable[Part]) -> list[str]:
@@ -143,8 +143,8 @@ def observed(graph: Graph, parts: Iterable[Part]) -> list[str]:
     They are the origins of the values that parts read, and the results of convolutions and of layers on
     single rows. Sums of two images are included too."""
     makers, rows = graph.producers(), scores(graph, parts)
-    found = [v for p in parts for v in (moved(graph, p.x, makers)[-1], *([p.result] if p.is_conv else []))]
-    return list(dict.fromkeys((*found, *rows.values(), *sums(graph))))
+    wanted = [v for p in parts for v in (moved(graph, p.x, makers)[-1], *([p.result] if p.is_conv else []))]
+    return list(dict.fromkeys((*wanted, *rows.values(), *sums(graph))))
 
 
 def scores(graph: Graph, parts: Iterable[Part]) -> dict[str, str]:

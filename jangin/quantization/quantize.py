@@ -98,17 +98,17 @@ def quantize(
         allowed = AUTO_DROP if drop is None else drop
         methods = [method] if method else [*METHODS]
         return decided(job, feeds, rated, seen, methods, block, weight_bits, allowed)
-    made: list[Quantized] = []
+    models: list[Quantized] = []
     methods = [method] if method else [*METHODS] if kind == "int8" else ["minmax"]
     several = [weight_bits] if weight_bits else BITS[::-1] if kind == "int8" and job.narrow else BITS[:1]
     for bits, name in product(several, methods):
         ranges = seen.ranges(name)
-        found = job.made(job.chosen(kind, ranges, block, seen, bits), ranges, feeds, rated)
-        made.append(replace(found, bits=bits))
-        if drop is None or made[-1].drop <= drop:
-            return made[-1]
+        best = job.made(job.chosen(kind, ranges, block, seen, bits), ranges, feeds, rated)
+        models.append(replace(best, bits=bits))
+        if drop is None or models[-1].drop <= drop:
+            return models[-1]
     assert drop is not None, "else the first was taken"
-    raise _missed(made, kind, drop, rated.title)
+    raise _missed(models, kind, drop, rated.title)
 
 
 def _missed(made: Sequence[Quantized], kind: str, drop: float, measure: str) -> DropMissed:

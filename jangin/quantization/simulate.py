@@ -38,22 +38,22 @@ class Simulator:
     def settings(self, chosen: Mapping[str, Chosen], schemes: Mapping[str, Scheme]) -> dict[str, Array]:
         """Return the additional inputs that decide which parts are quantized, and how. `schemes` has the
         scheme of each observed value."""
-        found = {n: self.graph.constants[n] for n in self.constants}
+        arrays = {n: self.graph.constants[n] for n in self.constants}
         for part in self.parts:
             if part.name in chosen:
                 w, bias = chosen[part.name].floats()
-                found[part.w] = np.ascontiguousarray(part.with_weights(self.graph, w))
+                arrays[part.w] = np.ascontiguousarray(part.with_weights(self.graph, w))
                 if bias is not None and (name := part.bias_name()) is not None:
                     shape = (-1, *(1,) * (len(self.graph.shape(part.result)) - 2))
                     held = np.broadcast_to(bias.reshape(shape), self.graph.constants[name].shape)
-                    found[name] = np.ascontiguousarray(held)
+                    arrays[name] = np.ascontiguousarray(held)
         whole = {n: c for n, c in chosen.items() if c.kind == "int8"}
         sources = quantized_values(self.graph, self.parts, whole)
         for v in self.rounded:
             scheme = schemes[sources[v]] if v in sources else None
-            found[f"{v}.scale"] = np.asarray(0 if scheme is None else scheme.scale, np.float32)
-            found[f"{v}.zero"] = np.asarray(0 if scheme is None else scheme.zero, np.float32)
-        return found
+            arrays[f"{v}.scale"] = np.asarray(0 if scheme is None else scheme.scale, np.float32)
+            arrays[f"{v}.zero"] = np.asarray(0 if scheme is None else scheme.zero, np.float32)
+        return arrays
 
     def runner(
         self, chosen: Mapping[str, Chosen], schemes: Mapping[str, Scheme]
@@ -70,7 +70,7 @@ def _simulation(
     scale input of 0 leaves its value unrounded."""
     run = Editor(graph.symbols, graph.values, graph.constants)
     read: dict[str, str] = {}
-    given: list[str] = []
+    names_added: list[str] = []
     products = {p.node.name for p in parts}
     whole = {v for p in parts if p.is_conv for v in (p.x, p.result)}
 
@@ -78,7 +78,7 @@ def _simulation(
         names = [f"{value}.scale", f"{value}.zero"]
         for name in names:
             run.values[name] = Value(name, F32, ())
-        given.extend(names)
+        names_added.extend(names)
         read[value] = run.add(Map(_rounded()), [value, *names], f"{value}.rounded")
 
     def rewired(node: Node) -> Node:
@@ -95,10 +95,10 @@ def _simulation(
                 round_(value)
     for name in constants:
         del run.constants[name]
-    made = run.rewritten(graph)
-    used = {n for node in made.nodes for n in node.inputs}
-    inputs = (*graph.inputs, *(n for n in (*constants, *given) if n in used))
-    return replace(made, inputs=inputs)
+    simulated = run.rewritten(graph)
+    used = {n for node in simulated.nodes for n in node.inputs}
+    inputs = (*graph.inputs, *(n for n in (*constants, *names_added) if n in used))
+    return replace(simulated, inputs=inputs)
 
 
 def _rounded() -> Any:

@@ -67,10 +67,10 @@ class _Writer(TfliteWriter):
         whole = {n for n, c in chosen.items() if c.kind == "int8" and results.get(n) in ranges}
         self.results = {n: v for n, v in results.items() if n in whole}
         sources = quantized_values(graph, parts, dict.fromkeys(whole))
-        found = {v: ranges[source] for v, source in sources.items()}
-        found |= {v: ranges[v] for v in self.results.values()}
+        by_value = {v: ranges[source] for v, source in sources.items()}
+        by_value |= {v: ranges[v] for v in self.results.values()}
         self.sums = {v: scales_of(ranges[v]) for v in sums(self.graph) if v in ranges}
-        self.scales = {v: scales_of(s) for v, s in found.items()}
+        self.scales = {v: scales_of(s) for v, s in by_value.items()}
         for node in self.graph.nodes:
             self._spread(node)
         for node in reversed(self.graph.nodes):
@@ -88,10 +88,10 @@ class _Writer(TfliteWriter):
             reach = [ends(scales[n]) for n in node.inputs]
             scales[y] = of_ends(min(low for low, _ in reach), max(high for _, high in reach))
         if isinstance(node.attrs, Map) and step(node) in FUSING:
-            found = tail(self.graph, y, self.users)
-            if found.result in self.sums and all(n in scales for n in node.inputs):
-                scales.setdefault(found.result, self.sums[found.result])
-            if found.result in scales:
+            end = tail(self.graph, y, self.users)
+            if end.result in self.sums and all(n in scales for n in node.inputs):
+                scales.setdefault(end.result, self.sums[end.result])
+            if end.result in scales:
                 for name in node.inputs:
                     self._constant(name)
         if x not in scales or self.graph.dtype(y) is not F32:

@@ -59,15 +59,15 @@ def written(
 def quantized_values(graph: Graph, parts: Sequence[Part], integer: Mapping[str, Any]) -> dict[str, str]:
     """Return the values that become integers if the parts named in `integer` become int8. Each maps to the
     value whose scheme it has."""
-    makers, found = graph.producers(), {}
+    makers, sources = graph.producers(), {}
     for part in parts:
         if part.name not in integer:
             continue
         if part.is_conv:
-            found[part.result] = part.result
+            sources[part.result] = part.result
         chain = moved(graph, part.x, makers)
-        found |= dict.fromkeys(chain, chain[-1])
-    return found
+        sources |= dict.fromkeys(chain, chain[-1])
+    return sources
 
 
 class _QdqWriter(OnnxWriter):
@@ -117,18 +117,18 @@ class _QdqWriter(OnnxWriter):
         If a convolution reads the value, other nodes read the dequantized value too, so that the value is in
         memory only once."""
         if value not in self.read:
-            made = self.rounded(self.named(value), self.how.values[value], value)
-            self.read[value] = made
+            dequantized = self.rounded(self.named(value), self.how.values[value], value)
+            self.read[value] = dequantized
             if value in self.whole and value not in self.graph.outputs:
-                self.names[value] = made
+                self.names[value] = dequantized
         return self.read[value]
 
     def rounded(self, x: Name, scheme: Scheme, hint: str, result: str = "") -> Name:
         """Write QuantizeLinear and DequantizeLinear for a value, and return the result's name."""
         scale, zero = self.scales(scheme, hint)
-        given: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
-        q = self.emit("QuantizeLinear", x, scale, zero, hint=hint, **given)
-        return self.emit("DequantizeLinear", q, scale, zero, result=result, hint=hint, **given)
+        axis: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
+        q = self.emit("QuantizeLinear", x, scale, zero, hint=hint, **axis)
+        return self.emit("DequantizeLinear", q, scale, zero, result=result, hint=hint, **axis)
 
     def scales(self, scheme: Scheme, hint: str) -> tuple[Name, Name]:
         return self.array(scheme.scale, F32, f"{hint}.scale"), self.array(
@@ -138,9 +138,9 @@ class _QdqWriter(OnnxWriter):
     def stored(self, q: Array, scheme: Scheme, hint: str) -> Name:
         """Write a constant's integers and their DequantizeLinear, and return the result's name."""
         held = self.array(q, scheme.dtype, f"{hint}.integers")
-        given: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
-        given["block_size"] = scheme.block or None
-        return self.emit("DequantizeLinear", held, *self.scales(scheme, hint), hint=hint, **given)
+        axis_and_block: dict[str, Any] = {} if scheme.axis is None else {"axis": scheme.axis}
+        axis_and_block["block_size"] = scheme.block or None
+        return self.emit("DequantizeLinear", held, *self.scales(scheme, hint), hint=hint, **axis_and_block)
 
     def in_halves(self, operation: str, node: Node, w: Array, **given: Any) -> None:
         """Write a product with operands in half precision."""
@@ -154,18 +154,18 @@ class _QdqWriter(OnnxWriter):
             super().write_conv(node, attrs)
             return
         chosen = self.how.parts[node.name]
-        given: dict[str, Any] = {
+        attributes: dict[str, Any] = {
             "kernel_shape": list(attrs.kernel), "strides": list(attrs.strides),
             "dilations": list(attrs.dilations), "pads": list(attrs.pads), "group": attrs.groups,
         }  # fmt: skip
         if chosen.scheme is None:
-            self.in_halves("Conv", node, chosen.weights, **given)
+            self.in_halves("Conv", node, chosen.weights, **attributes)
             return
         operands = [self.integers(part.x), self.stored(chosen.weights, chosen.scheme, part.w)]
         if chosen.bias is not None:
             scheme = bias_scheme(self.how.values[part.x], chosen.scheme)
             operands.append(self.stored(scheme.quantized(chosen.bias), scheme, f"{node.name}.bias"))
-        y = self.emit("Conv", *operands, hint=node.name, **given)
+        y = self.emit("Conv", *operands, hint=node.name, **attributes)
         self.rounded(y, self.how.values[part.result], part.result, part.result)
         self.read[part.result] = self.named(part.result)
 

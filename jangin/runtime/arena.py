@@ -35,16 +35,16 @@ def layout(buffers: Sequence[Item], retries: int = RETRIES, align: int = ALIGN) 
     order = sorted(rounded, key=lambda b: (-b[1], b[2]))
     least = peak(rounded)
     best = _place(order)
-    found = best
+    placement = best
     for _ in range(retries):
         if best[1] == least:
             break
-        offsets, _ = found
+        offsets, _ = placement
         top = max(order, key=lambda b: offsets[b[0]] + b[1])
         order.remove(top)
         order.insert(0, top)
-        found = _place(order)
-        best = min(best, found, key=lambda f: f[1])
+        placement = _place(order)
+        best = min(best, placement, key=lambda f: f[1])
     return best
 
 

@@ -40,7 +40,7 @@ def _as_described() -> bool:
     array = np.empty((3, 2), np.int16)[1:]
     if ctypes.sizeof(ctypes.c_size_t) != 8 or _first_field(array) != _general(array):
         return False
-    given = (array,)
+    items = (array,)
     at = id(array)
     dims = (ctypes.c_size_t * 2).from_address(_word(at + DIMS).value)
     rank, flags = (ctypes.c_int32.from_address(at + n).value for n in (RANK, FLAGS))
@@ -49,7 +49,7 @@ def _as_described() -> bool:
         (*dims, rank) == (*array.shape, array.ndim)
         and flags == array.flags.num
         and types == (id(np.ndarray), id(array.dtype))
-        and (_word(id(given) + HEAD).value, _word(id(given) + ITEMS).value) == (1, at)
+        and (_word(id(items) + HEAD).value, _word(id(items) + ITEMS).value) == (1, at)
     )
 
 

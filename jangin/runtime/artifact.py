@@ -231,8 +231,8 @@ class Constants:
     def check(self) -> None:
         """Wait for the digests. Raises ArtifactError if a constant's digest differs from the expected one."""
         assert self._digests is not None
-        found = self._digests.wait()
-        for (_, _, wanted), (name, _), digest in zip(self._taken, self._taken.values(), found, strict=True):
+        digests = self._digests.wait()
+        for (_, _, wanted), (name, _), digest in zip(self._taken, self._taken.values(), digests, strict=True):
             if digest != wanted:
                 raise damaged(self._path, f"the checksum of constant {name!r} is wrong")
 
@@ -246,13 +246,13 @@ def mapped(file: BinaryIO, start: int, end: int) -> Array:
     """Map the bytes from `start` to `end` of a file, and return them as a read-only array. The file's
     position doesn't change."""
     if isinstance(file, InMemory):
-        found: Array = np.frombuffer(file, np.uint8)[start:end]
-        found.flags.writeable = False
-        return found
+        content: Array = np.frombuffer(file, np.uint8)[start:end]
+        content.flags.writeable = False
+        return content
     at = file.tell()
-    found = np.memmap(file, np.uint8, "r")[start:end] if end > start else np.empty(0, np.uint8)
+    content = np.memmap(file, np.uint8, "r")[start:end] if end > start else np.empty(0, np.uint8)
     file.seek(at)
-    return found
+    return content
 
 
 def damaged(path: str | os.PathLike[str], why: str) -> ArtifactError:

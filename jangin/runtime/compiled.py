@@ -52,8 +52,8 @@ def signature(made: Compiled) -> tuple[tuple[TensorSpec, ...], tuple[TensorSpec,
     """Return the inputs and the outputs of a compiled model. A size of an output that differs between
     variants is "?"."""
     if isinstance(made, Artifact):
-        found = Signature(made.plan)
-        return found.inputs, found.outputs
+        bound = Signature(made.plan)
+        return bound.inputs, bound.outputs
     if isinstance(made, ProgramArtifact):
         region = made.program.region
         inputs, outputs = (
@@ -126,10 +126,10 @@ def _read(file: BinaryIO, path: str | os.PathLike[str], trust: str | os.PathLike
         check_signature(path, prefix, trust)
     file.seek(0)
     kind = kinds.get(prefix[: len(MAGIC)], Artifact)
-    made, digest = kind.read_from(file, path, size)
+    compiled, digest = kind.read_from(file, path, size)
     if trust is not None and not prefix.endswith(digest):
         raise damaged(path, "it changed while it was read")
-    return made
+    return compiled
 
 
 def detached(made: Compiled) -> Compiled:

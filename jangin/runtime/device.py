@@ -139,8 +139,8 @@ def device_of(device: str | Device) -> Device:
             f"the model was compiled for the device {device!r}, which isn't Jangin's: give device= with it"
         )
     module = importlib.import_module(DEVICES[kind])
-    found: Device = module.of(which) if which else module.DEVICE
-    return found
+    chosen: Device = module.of(which) if which else module.DEVICE
+    return chosen
 
 
 def begin(target: str) -> None:

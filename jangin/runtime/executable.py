@@ -139,17 +139,17 @@ class Executable(Called, Loaded):
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Run the model with inputs and outputs by name."""
-        made = self.again(feeds)
-        if made is not None:
-            return made
+        outputs = self.again(feeds)
+        if outputs is not None:
+            return outputs
         names = self._names
         try:
-            given = [feeds[n] for n in names]
+            arrays = [feeds[n] for n in names]
         except KeyError:
-            given = []
-        if len(feeds) != len(names) or len(given) != len(names):
-            given = ordered(self.inputs, feeds)
-        return self._run(given)
+            arrays = []
+        if len(feeds) != len(names) or len(arrays) != len(names):
+            arrays = ordered(self.inputs, feeds)
+        return self._run(arrays)
 
     def again(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
         """Run the model in the fewest steps, on arrays like the last run's. Return None, without running, if
@@ -211,9 +211,9 @@ class Executable(Called, Loaded):
             self._confirm()
         memory = self._lent()
         try:
-            made = memory.again(given) if self._are_fresh else None
-            if made is not None:
-                return made
+            outputs = memory.again(given) if self._are_fresh else None
+            if outputs is not None:
+                return outputs
             arrays = self.accept(given)
             chosen = self._static
             if chosen is None:
@@ -233,11 +233,12 @@ class Executable(Called, Loaded):
 
     def _run_in(self, memory: Memory, chosen: Layout, arrays: Sequence[Array]) -> dict[str, Array]:
         memory.prepare(chosen)
-        made = memory.run(chosen, arrays)
+        outputs = memory.run(chosen, arrays)
         if self._are_fresh:
-            return made
+            return outputs
         return {
-            n: copy(memory, chosen, arrays, made) if copy else made[n] for n, copy in self._copiers.items()
+            n: copy(memory, chosen, arrays, outputs) if copy else outputs[n]
+            for n, copy in self._copiers.items()
         }
 
     def _confirm(self) -> None:
@@ -275,25 +276,25 @@ class Executable(Called, Loaded):
     def _fit(self, shapes: tuple[Sizes, ...]) -> Layout:
         """Return the layout for inputs of these shapes, after checking them. It is kept, because the check
         takes long compared with a small model's run."""
-        found = self._layout(self._signature.bind(shapes))
+        layout = self._layout(self._signature.bind(shapes))
         with self._lock:
             if len(self._fitting) >= SHAPES:
                 self._fitting.clear()
-            self._fitting[shapes] = found
-        return found
+            self._fitting[shapes] = layout
+        return layout
 
     def _layout(self, sizes: Sizes) -> Layout:
         if self._static is not None:
             return self._static
         with self._lock:
-            found = self._layouts.get(sizes)
-            if found is None:
+            layout = self._layouts.get(sizes)
+            if layout is None:
                 value = self._signature.check(dict(zip(self._signature.symbols, sizes, strict=True)))
-                found = self._layouts[sizes] = Layout(self._frame, sizes, value)
+                layout = self._layouts[sizes] = Layout(self._frame, sizes, value)
                 if len(self._layouts) > LAYOUTS:
                     self._layouts.popitem(last=False)
             self._layouts.move_to_end(sizes)
-        return found
+        return layout
 
 
 def _picker(names: Sequence[str]) -> Callable[[Mapping[str, Any]], tuple[Any, ...]]:

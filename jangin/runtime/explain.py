@@ -62,10 +62,10 @@ def explain_plan(plan: Plan, specs: Sequence[TensorSpec]) -> str:
 def explain_program(program: Program, plans: Sequence[Plan], specs: Sequence[TensorSpec]) -> str:
     """Return the description of a model that is a program of several plans."""
     lines = _given(specs, program.bound)
-    given = _mentioned(program.region, program.region.inputs)
-    known = [v for v in sorted(given, key=str) if v in program.symbols]
+    names = _mentioned(program.region, program.region.inputs)
+    known = [v for v in sorted(names, key=str) if v in program.symbols]
     lines += [_symbol(v, program.symbols[v], SYMBOLIC) for v in known]
-    for var, source in _found(program.region, set(given)):
+    for var, source in _found(program.region, set(names)):
         lines.append(_symbol(var, program.symbols[var], f"depends on data: known after {source}"))
     for i, plan in enumerate(plans):
         lines += [f"segment {i} must have: {c}" for c in plan.constraints]

@@ -47,21 +47,21 @@ def flows(region: Region, segments: Sequence[Executable], known: Iterable[Var]) 
     branch or loop among them aren't joined. `known` are the symbols that have a value before the region's
     inputs are given."""
     sized = {*known, *_symbols(region.values[n] for n in region.inputs)}
-    found: list[Step | Flow] = []
+    steps: list[Step | Flow] = []
     run: list[Step] = []
     for at, step in enumerate(region.steps):
         if _is_native(step, region, segments, sized):
             run.append(step)
             continue
         if isinstance(step, Loop) and _is_counted(step, region, segments, sized):
-            found += _joined([*run, step], region, region.steps[at + 1 :], step)
+            steps += _joined([*run, step], region, region.steps[at + 1 :], step)
         else:
-            found += [*_joined(run, region, region.steps[at:]), step]
+            steps += [*_joined(run, region, region.steps[at:]), step]
         run = []
         sized.update(step.symbols if isinstance(step, Bind) else ())
-        made = () if isinstance(step, (Bind, Segment)) else step.outputs
-        sized.update(_symbols(region.values[n] for n in made))
-    return found + _joined(run, region, ())
+        names = () if isinstance(step, (Bind, Segment)) else step.outputs
+        sized.update(_symbols(region.values[n] for n in names))
+    return steps + _joined(run, region, ())
 
 
 def _joined(
@@ -69,11 +69,11 @@ def _joined(
 ) -> list[Step | Flow]:
     if not any(isinstance(s, (Branch, Loop)) for s in run):
         return list(run)
-    made = {o for s in run for o in outputs(s)}
+    defined = {o for s in run for o in outputs(s)}
     read = dict.fromkeys(n for s in run for n in reads(s))
     needed = {n for s in rest for n in reads(s)} | {*region.outputs, *(counted.stacks if counted else ())}
-    inputs = tuple(n for n in read if n not in made)
-    return [Flow(tuple(run), inputs, tuple(sorted(made & needed)), counted)]
+    inputs = tuple(n for n in read if n not in defined)
+    return [Flow(tuple(run), inputs, tuple(sorted(defined & needed)), counted)]
 
 
 def reads(step: Step | Flow) -> tuple[str, ...]:
@@ -164,9 +164,9 @@ class FlowRunner:
         self.release()
 
     def __call__(self, values: dict[str, Any], symbols: dict[Var, int]) -> None:
-        given = [values[n] for n in self._inputs]
-        given = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in given]
-        key = (tuple(symbols.values()), *[a.shape for a in given])
+        arrays = [values[n] for n in self._inputs]
+        arrays = [a if a.flags.c_contiguous else np.ascontiguousarray(a) for a in arrays]
+        key = (tuple(symbols.values()), *[a.shape for a in arrays])
         with self._lock:
             idle = self._idle.setdefault(key, [])
             self._idle.move_to_end(key)
@@ -176,12 +176,12 @@ class FlowRunner:
         if script is None:
             f = self._flow
             script = Script(
-                f.steps, self._region, self._inputs, f.outputs, given, self._segments, self._constants,
+                f.steps, self._region, self._inputs, f.outputs, arrays, self._segments, self._constants,
                 symbols, f.counted,
             )  # fmt: skip
         try:
-            made = script.run(self._driver, given)
+            outputs = script.run(self._driver, arrays)
         finally:
             if len(idle) < self._kept:
                 idle.append(script)
-        values.update(zip(self._flow.outputs, made, strict=True))
+        values.update(zip(self._flow.outputs, outputs, strict=True))

@@ -29,9 +29,9 @@ class Columns(NamedTuple):
         index."""
         import pandas as pd
 
-        made = sent.ready(threads)({name: self._values(frame, c) for name, c in self.inputs.items()})
-        added = {n: pd.Series(self._cells(n, a, made), frame.index) for n, a in made.outputs.items()}
-        problems = pd.Series(made.problems, frame.index, dtype=object)
+        batch = sent.ready(threads)({name: self._values(frame, c) for name, c in self.inputs.items()})
+        added = {n: pd.Series(self._cells(n, a, batch), frame.index) for n, a in batch.outputs.items()}
+        problems = pd.Series(batch.problems, frame.index, dtype=object)
         return pd.concat([frame[[*self.keep]], pd.DataFrame({**added, PROBLEM: problems})], axis=1)
 
     def empty(self, frame: Any) -> Any:
@@ -44,8 +44,8 @@ class Columns(NamedTuple):
 
     @staticmethod
     def _values(frame: Any, columns: str | Sequence[str]) -> Any:
-        found = frame[columns if isinstance(columns, str) else [*columns]]
-        return found.to_numpy()
+        cells = frame[columns if isinstance(columns, str) else [*columns]]
+        return cells.to_numpy()
 
     def _dtype(self, name: str) -> str:
         """Return the pandas dtype of an output. Numbers without a NaN get a type that has missing values."""
@@ -71,9 +71,9 @@ class Columns(NamedTuple):
         if np.dtype(self.outputs[name][0]).kind == "f":
             values[bad] = np.nan
             return values
-        found = pd.array(values, dtype=dtype)
-        found[bad] = None
-        return found
+        column = pd.array(values, dtype=dtype)
+        column[bad] = None
+        return column
 
 
 def nested(value: Any) -> Any:
@@ -84,30 +84,30 @@ def nested(value: Any) -> Any:
 def run_records(sent: Sent, threads: int | None, records: Iterable[Any], names: Sequence[str]) -> list[Any]:
     """Return a record for each one: a dict of outputs and the problem, with the record's own keys if it is a
     dict. A record that isn't a dict is the value of the only input in `names`."""
-    given = [*records]
-    if not given:
+    rows = [*records]
+    if not rows:
         return []
-    dicts = [r if isinstance(r, Mapping) else {names[0]: r} if len(names) == 1 else {} for r in given]
-    made = sent.ready(threads)({name: [d.get(name) for d in dicts] for name in names})
-    own = [r if isinstance(r, Mapping) else {} for r in given]
+    dicts = [r if isinstance(r, Mapping) else {names[0]: r} if len(names) == 1 else {} for r in rows]
+    batch = sent.ready(threads)({name: [d.get(name) for d in dicts] for name in names})
+    own = [r if isinstance(r, Mapping) else {} for r in rows]
     return [
         {
             **own[row],
-            **{n: None if problem is not None else a[row] for n, a in made.outputs.items()},
+            **{n: None if problem is not None else a[row] for n, a in batch.outputs.items()},
             PROBLEM: problem,
         }
-        for row, problem in enumerate(made.problems)
+        for row, problem in enumerate(batch.problems)
     ]
 
 
 def run_block(sent: Sent, threads: int | None, block: Array, name: str) -> dict[str, Array]:
     """Return the outputs of an array's rows, and their problems. Bad rows of floats are NaN."""
-    made = sent.ready(threads)({name: block})
-    bad = made.bad
-    for values in made.outputs.values():
+    batch = sent.ready(threads)({name: block})
+    bad = batch.bad
+    for values in batch.outputs.values():
         if values.dtype.kind == "f":
             values[bad] = np.nan
-    return {**made.outputs, PROBLEM: made.problems}
+    return {**batch.outputs, PROBLEM: batch.problems}
 
 
 def run_frames(columns: Columns, sent: Sent, threads: int | None, frames: Iterable[Any]) -> Iterator[Any]:

@@ -178,11 +178,11 @@ def _files(package: str, name: str) -> Iterator[Path]:
 
 
 def _addresses(loaded: ctypes.CDLL, functions: Mapping[str, str], pattern: str) -> dict[str, int]:
-    found = {}
+    addresses = {}
     for ours, theirs in functions.items():
         name = theirs if theirs.startswith("omp_") else pattern.format(theirs)
-        found[ours] = ctypes.cast(loaded[name], ctypes.c_void_p).value or 0
-    return found
+        addresses[ours] = ctypes.cast(loaded[name], ctypes.c_void_p).value or 0
+    return addresses
 
 
 OPENBLAS = {"jangin_openblas_sgemm": "cblas_sgemm"}

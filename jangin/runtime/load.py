@@ -30,9 +30,9 @@ def executable(
     device: Device | None = None,
 ) -> Runnable:
     """Make an artefact of any kind ready to run. Raises LoadError if this machine can't run it."""
-    found = _loaded(artifact, threads, functions, device)
+    loaded = _loaded(artifact, threads, functions, device)
     state = artifact.metadata.get("state")
-    return StatefulExecutable(found, checked_state(found, state)) if state else found
+    return StatefulExecutable(loaded, checked_state(loaded, state)) if state else loaded
 
 
 def _loaded(

@@ -36,8 +36,8 @@ def aligned(shape: Sequence[int], dtype: np.dtype[Any], to: int = ALIGN) -> Arra
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + to, BYTE)
     start = -address(memory) % to
-    found: Array = memory[start : start + size].view(dtype).reshape(shape)
-    return found
+    array: Array = memory[start : start + size].view(dtype).reshape(shape)
+    return array
 
 
 class Outputs:

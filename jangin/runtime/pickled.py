@@ -30,8 +30,8 @@ class Loaded:
         file = BytesIO()
         self.artifact.write(file)
         data = pickle.PickleBuffer(file.getbuffer()) if protocol >= 5 else file.getvalue()
-        given = [_named(g) if isinstance(g, Mapping) else g for g in self._given]
-        return _loaded, (type(self), data, given)
+        arguments = [_named(g) if isinstance(g, Mapping) else g for g in self._given]
+        return _loaded, (type(self), data, arguments)
 
 
 class _Decorated(NamedTuple):
@@ -41,19 +41,19 @@ class _Decorated(NamedTuple):
     name: str
 
     def function(self) -> Callable[..., Any]:
-        found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.name).function
-        return found
+        function: Callable[..., Any] = getattr(importlib.import_module(self.module), self.name).function
+        return function
 
 
 def _named(functions: Mapping[str, Any]) -> dict[str, Any]:
     """Return host functions by name, with `_Decorated` in place of those that pickle can't find by their
     name."""
-    found = {}
+    portable = {}
     for key, function in functions.items():
         operator = getattr(sys.modules.get(function.__module__), function.__name__, None)
         decorated = getattr(operator, "function", None) is function
-        found[key] = _Decorated(function.__module__, function.__name__) if decorated else function
-    return found
+        portable[key] = _Decorated(function.__module__, function.__name__) if decorated else function
+    return portable
 
 
 def _loaded(kind: Any, data: Any, given: list[Any]) -> Any:

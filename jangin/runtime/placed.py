@@ -48,19 +48,19 @@ class Placed:
     ) -> Callable[[], list[Array]]:
         """Begin a run, and return a function that waits for its outputs. `symbols` are the sizes of the run
         by name."""
-        made: dict[str, Later[Array]] = {}
+        later: dict[str, Later[Array]] = {}
         for name, array in zip(self._region.inputs, arrays, strict=True):
-            made[name] = Later()
-            made[name].set(array)
+            later[name] = Later()
+            later[name].set(array)
         for step in self._steps:
             device, exe = self._segments[step.plan]
             sizes = tuple(symbols[v.name] for v, _ in exe.plan.symbols)
-            given = [made[n] for n in step.inputs]
+            operands = [later[n] for n in step.inputs]
             results = [Later[Array]() for _ in step.outputs]
-            made |= zip(step.outputs, results, strict=True)
-            work = partial(_carry_out, exe, given, results, sizes, partial(record, device))
+            later |= zip(step.outputs, results, strict=True)
+            work = partial(_carry_out, exe, operands, results, sizes, partial(record, device))
             self._devices[device].submit(work)
-        outputs = [made[n] for n in self._region.outputs]
+        outputs = [later[n] for n in self._region.outputs]
         return lambda: apart([f.result() for f in outputs], owners(arrays))
 
 
@@ -76,9 +76,9 @@ def _carry_out(
     try:
         arrays = [f.result() for f in given]
         start = time.perf_counter()
-        made = exe.execute(arrays, sizes)
+        outputs = exe.execute(arrays, sizes)
         record(exe.name, start, time.perf_counter())
-        for result, array in zip(results, made, strict=True):
+        for result, array in zip(results, outputs, strict=True):
             result.set(array)
     except BaseException as error:
         for result in results:

@@ -99,8 +99,8 @@ class ProgramExecutable(Called, Loaded):
             values = tuple(joined(self.inputs, values, named))
         if len(values) != len(self.inputs):
             raise ValueError(f"expected {len(self.inputs)} inputs, got {len(values)}; {told(self.inputs)}")
-        given = [_accepted(v, s) for v, s in zip(values, self.inputs, strict=True)]
-        results = apart(self._region(given, {}), self._constants | owners(given))
+        arrays = [_accepted(v, s) for v, s in zip(values, self.inputs, strict=True)]
+        results = apart(self._region(arrays, {}), self._constants | owners(arrays))
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:

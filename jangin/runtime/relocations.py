@@ -91,8 +91,10 @@ def _plain(size: int) -> Field:
 
 
 def _table(rows: Mapping[int, tuple[str, str, Field]], prefix: str) -> Mapping[int, Relocation]:
-    made = {n: Relocation(f"{prefix}_{name}", value, where) for n, (name, value, where) in rows.items()}
-    return MappingProxyType(made)
+    relocations = {
+        n: Relocation(f"{prefix}_{name}", value, where) for n, (name, value, where) in rows.items()
+    }
+    return MappingProxyType(relocations)
 
 
 _WORD = _plain(4)

@@ -76,12 +76,12 @@ class Rows:
         """Run the model on columns by input name. Each has one value a row: an array, or nested lists."""
         count = len(next(iter(columns.values())))
         problems = np.full(count, None, object)
-        found = [_column(self._specs[name], values, problems) for name, values in columns.items()]
+        cells = [_column(self._specs[name], values, problems) for name, values in columns.items()]
         outputs = [_Gathered(count) for _ in self._model.outputs]
-        for rows in _alike(found, problems):
+        for rows in _alike(cells, problems):
             for start in range(0, len(rows), self._most):
                 some = rows[start : start + self._most]
-                self._attempt(some, {n: _taken(c, some) for n, c in zip(columns, found, strict=True)},
+                self._attempt(some, {n: _taken(c, some) for n, c in zip(columns, cells, strict=True)},
                               outputs, problems)  # fmt: skip
         specs = self._model.outputs
         return Made({s.name: o.whole(s) for s, o in zip(specs, outputs, strict=True)}, problems)
@@ -108,8 +108,8 @@ class Rows:
         short = (self._fixed or count) - count
         if short:
             feeds = {n: np.concatenate([a, np.repeat(a[-1:], short, 0)]) for n, a in feeds.items()}
-        made = self._model.run(feeds)
-        results = [np.asarray(made[s.name])[:count] for s in self._model.outputs]
+        outputs = self._model.run(feeds)
+        results = [np.asarray(outputs[s.name])[:count] for s in self._model.outputs]
         odd = next((r for r in results if len(r) != count), None)
         if odd is not None:
             raise RuntimeError(f"an output has {len(odd)} rows for {count} rows of input")
@@ -130,16 +130,16 @@ class _Gathered:
         """Return all rows in one array."""
         shapes = {v.shape[1:] for _, v in self._parts}
         if len(shapes) > 1:
-            found = np.full(self._count, None, object)
+            whole = np.full(self._count, None, object)
             for rows, values in self._parts:
                 for row, value in zip(rows, values, strict=True):
-                    found[row] = value
-            return found
+                    whole[row] = value
+            return whole
         known = tuple(d if isinstance(d, int) else 0 for d in spec.shape[1:])
-        found = np.zeros((self._count, *(shapes.pop() if shapes else known)), spec.dtype)
+        whole = np.zeros((self._count, *(shapes.pop() if shapes else known)), spec.dtype)
         for rows, values in self._parts:
-            found[rows] = values
-        return found
+            whole[rows] = values
+        return whole
 
 
 def _column(spec: TensorSpec, values: Any, problems: Array) -> Array | list[Array | None]:
@@ -155,14 +155,14 @@ def _column(spec: TensorSpec, values: Any, problems: Array) -> Array | list[Arra
             return _fitted(spec, np.stack([np.asarray(v) for v in values]), len(values))
         except FAULTS:
             pass
-    found: list[Array | None] = []
+    cells: list[Array | None] = []
     for row, value in enumerate(values):
         try:
-            found.append(_fitted(spec, np.asarray(_plain(value))))
+            cells.append(_fitted(spec, np.asarray(_plain(value))))
         except FAULTS as error:
-            found.append(None)
+            cells.append(None)
             problems[row] = problems[row] or told(error)
-    return found
+    return cells
 
 
 def _plain(value: Any) -> Any:
@@ -235,17 +235,17 @@ class Sent(NamedTuple):
         """Return the model, ready to run on `threads` threads. A process loads it once."""
         key = self.digest, threads, self.most
         with _LOCK:
-            found = _READY.pop(key, None)
-            if found is None:
+            ready = _READY.pop(key, None)
+            if ready is None:
                 memory = InMemory(len(self.data))
                 memory[: len(self.data)] = self.data
-                made = read_memory(memory, "the model of jangin.batch")
-                found = Rows(executable(made, threads), self.most)
+                model = read_memory(memory, "the model of jangin.batch")
+                ready = Rows(executable(model, threads), self.most)
                 LOADS.append(self.digest)
-            _READY[key] = found
+            _READY[key] = ready
             while len(_READY) > KEPT:
                 del _READY[next(iter(_READY))]
-            return found
+            return ready
 
 
 _LOCK = threading.Lock()

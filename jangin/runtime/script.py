@@ -164,18 +164,18 @@ class Script:
         IndexOutOfRange for an index."""
         for place, array in zip(self.inputs, given, strict=True):
             _fill(place, array)
-        made = [self._array(p, s) for p, s in zip(self.outputs, self.stacks, strict=True) if p is not None]
+        outputs = [self._array(p, s) for p, s in zip(self.outputs, self.stacks, strict=True) if p is not None]
         failure = self._driven(driver, self.start)
         while self.count is not None and failure == self.count.failure:
             try:
-                made = self._enlarged(made)
+                outputs = self._enlarged(outputs)
             except MemoryError:
                 self.room = ROOM  # the next run may make fewer slices
                 raise
             failure = self._driven(driver, self.start + 8 * WORDS * self.count.top.number)
         if failure:
             raise self.failures[failure - 1]()
-        return [self._whole(a, s) for a, s in zip(made, self.stacks, strict=True)]
+        return [self._whole(a, s) for a, s in zip(outputs, self.stacks, strict=True)]
 
     def _driven(self, driver: Callable[[int], int], start: int) -> int:
         if self.count is not None:
@@ -204,9 +204,9 @@ class Script:
         as this one used."""
         if not stack or self.count is None:
             return array
-        found = array[: _number(self.count.made).value]
-        self.room = max(ROOM, len(found))
-        return array if len(found) == len(array) else found.copy()
+        filled = array[: _number(self.count.made).value]
+        self.room = max(ROOM, len(filled))
+        return array if len(filled) == len(array) else filled.copy()
 
     def memory(self, shape: Sizes, dtype: np.dtype[Any]) -> Place:
         """Make memory that only the operations use."""
@@ -258,15 +258,15 @@ class Script:
                     source = getattr(step, "source", "")
                     self.fail(f"{source}: {name} has shape {shape}, where {place.shape} is declared")
                 env[name] = place
-            given = [self._of(n, env) for n in step.inputs]  # type: ignore[union-attr]
-            made = [env[n] for n in step.outputs]  # type: ignore[union-attr]
+            operands = [self._of(n, env) for n in step.inputs]  # type: ignore[union-attr]
+            outputs = [env[n] for n in step.outputs]  # type: ignore[union-attr]
             if isinstance(step, Segment):
-                self._segment(step, given, made)
+                self._segment(step, operands, outputs)
             elif isinstance(step, Branch):
-                self._branch(step, self._of(step.condition, env), given, made)
+                self._branch(step, self._of(step.condition, env), operands, outputs)
             elif isinstance(step, Loop):
                 heads = [self._of(n, env) if n else None for n in (step.trips, step.condition)]
-                self._loop(step, heads[0], heads[1], given, made)
+                self._loop(step, heads[0], heads[1], operands, outputs)
 
     def _shapes(self, step: Step, region: Region) -> dict[str, tuple[Sizes, np.dtype[Any]]]:
         """Return the shape and dtype of each result of a step, by name."""
@@ -322,11 +322,11 @@ class Script:
         """Add the operations of a region's steps. Its results are stored in the memory of `into`, in
         order."""
         env = dict(zip(region.inputs, given, strict=True))
-        made = {o for s in region.steps for o in s.outputs}  # type: ignore[union-attr]
+        defined = {o for s in region.steps for o in s.outputs}  # type: ignore[union-attr]
         places: Env = {}
         copies = []
         for name, place in zip(region.outputs, into, strict=True):
-            if name in made and name not in places:
+            if name in defined and name not in places:
                 places[name] = place
             else:
                 copies.append((name, place))

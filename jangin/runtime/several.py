@@ -69,14 +69,14 @@ class SeveralExecutable(Called, Loaded):
         self.record: Record = nobody
 
     def _placement(self, name: str, targets: Sequence[str]) -> Placed:
-        made = self._artifact.placed[name]
+        artifact = self._artifact.placed[name]
         segments = []
-        for part in made.parts:
+        for part in artifact.parts:
             device = targets.index(part.plan.target)
             whole = self.parts[device]
             share = whole if isinstance(whole, Executable) else None
             segments.append((device, Executable(part, whole.threads, share)))
-        return Placed(made, segments, self._devices)
+        return Placed(artifact, segments, self._devices)
 
     @property
     def name(self) -> str:
@@ -110,20 +110,20 @@ class SeveralExecutable(Called, Loaded):
             values = tuple(joined(self.inputs, values, named))
         if len(values) != len(self._names):
             return self.parts[0](*values)  # it says what is wrong
-        made = self.run(dict(zip(self._names, values, strict=True)))
-        results = [made[s.name] for s in self.outputs]
+        by_name = self.run(dict(zip(self._names, values, strict=True)))
+        results = [by_name[s.name] for s in self.outputs]
         return results[0] if len(results) == 1 else tuple(results)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run the model with inputs and outputs by name, in the way that is tried next or is the quickest."""
-        found = self._found(feeds)
-        if found is None:
+        trials = self._found(feeds)
+        if trials is None:
             return self.parts[0].run(feeds)
-        way = found.next()
+        way = trials.next()
         start = time.perf_counter()
-        made, each = self._run(way, feeds)
-        found.took(way, time.perf_counter() - start, each)
-        return made
+        outputs, each = self._run(way, feeds)
+        trials.took(way, time.perf_counter() - start, each)
+        return outputs
 
     def ways(self, feeds: Mapping[str, Any]) -> Trials | None:
         """Return the trials for inputs of these sizes, which choose the way of the next run. Return None if
@@ -137,17 +137,17 @@ class SeveralExecutable(Called, Loaded):
             return None
         shapes = tuple(np.shape(feeds[n]) for n in self._names)
         with self._lock:
-            found = self._trials.get(shapes)
-            if found is None:
+            trials = self._trials.get(shapes)
+            if trials is None:
                 rows = {shapes[n][0] if shapes[n] else 0 for n in self._batched}
                 several = rows.pop() if len(rows) == 1 else 0
                 fewest = self._fewest()
                 others = ["branches"] if "branches" in self._placed else []
-                found = Trials(len(self.parts), several if several >= fewest else 0, fewest, others)
-                self._trials[shapes] = found
+                trials = Trials(len(self.parts), several if several >= fewest else 0, fewest, others)
+                self._trials[shapes] = trials
                 if len(self._trials) > SHAPES:
                     self._trials.popitem(last=False)
-        return found
+        return trials
 
     def _fewest(self) -> int:
         """Return the smallest batch that the model takes, at least 1."""
@@ -175,17 +175,17 @@ class SeveralExecutable(Called, Loaded):
                 later.wait()
         done |= {d: later.result() for d, later in others.items()}
         each = [done[d][1] if d in done else 0.0 for d in range(len(way))]
-        made = [done[d][0] for d in sorted(done)]
-        if len(made) == 1:
-            return made[0], each
-        return {s.name: np.concatenate([m[s.name] for m in made]) for s in self.outputs}, each
+        parts = [done[d][0] for d in sorted(done)]
+        if len(parts) == 1:
+            return parts[0], each
+        return {s.name: np.concatenate([m[s.name] for m in parts]) for s in self.outputs}, each
 
     def _timed(self, device: int, feeds: Mapping[str, Any]) -> tuple[dict[str, Any], float]:
         start = time.perf_counter()
-        made = self.parts[device].run(feeds)
+        outputs = self.parts[device].run(feeds)
         end = time.perf_counter()
         self.record(device, self.name, start, end)
-        return made, end - start
+        return outputs, end - start
 
     def _cut(self, feeds: Mapping[str, Any], low: int, high: int) -> dict[str, Any]:
         """Return the inputs with the rows from `low` to `high` of the batch."""

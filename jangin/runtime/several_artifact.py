@@ -60,8 +60,8 @@ class SeveralArtifact:
     ) -> SeveralArtifact:
         """Make an artefact of these parts. Constants of equal content become one."""
         known: dict[tuple[bytes, str, tuple[int, ...]], Array] = {}
-        made = cls(tuple(parts), tuple(names), rows, reason, dict(placed))
-        return made.with_wholes(lambda whole: sharing(whole, known))
+        artifact = cls(tuple(parts), tuple(names), rows, reason, dict(placed))
+        return artifact.with_wholes(lambda whole: sharing(whole, known))
 
     @property
     def metadata(self) -> Mapping[str, Any]:

@@ -80,10 +80,10 @@ class Evaluator:
             return False
 
     def shape(self, dims: tuple[Expr, ...]) -> Sizes:
-        found = self._shapes.get(dims)
-        if found is None:
-            found = self._shapes[dims] = tuple([self(d) for d in dims])
-        return found
+        sizes = self._shapes.get(dims)
+        if sizes is None:
+            sizes = self._shapes[dims] = tuple([self(d) for d in dims])
+        return sizes
 
     def _value(self, e: Expr) -> Any:
         if isinstance(e, Const):
@@ -124,21 +124,21 @@ def solved(wanted: Sequence[Sequence[Expr]], shapes: Sequence[Sizes]) -> dict[Va
     Symbols that appear only in linear dimensions, such as 2*n + 1, are solved for too. Nothing is checked: a
     symbol may be missing, and a size may not fit."""
     pairs = [p for dims, shape in zip(wanted, shapes, strict=True) for p in zip(dims, shape, strict=True)]
-    found: dict[Var, int] = {}
+    bound: dict[Var, int] = {}
     for dim, size in pairs:
         if isinstance(dim, Var):
-            found.setdefault(dim, size)
+            bound.setdefault(dim, size)
     for dim, size in pairs:
         if isinstance(dim, (Const, Var)):
             continue
-        unbound = free_vars(dim) - found.keys()
+        unbound = free_vars(dim) - bound.keys()
         if len(unbound) != 1:
             continue
         (var,) = unbound
-        match linear(substitute(dim, {v: const(n) for v, n in found.items()}), var):
+        match linear(substitute(dim, {v: const(n) for v, n in bound.items()}), var):
             case Const(value=slope), Const(value=rest) if slope:
-                found[var] = (size - int(rest)) // int(slope)
-    return found
+                bound[var] = (size - int(rest)) // int(slope)
+    return bound
 
 
 def needed(condition: Expr, source: Sources) -> str:
@@ -184,20 +184,20 @@ class Signature:
         for want, dims, shape in zip(self.inputs, self._dims, shapes, strict=True):
             if len(dims) != len(shape):
                 raise ValueError(f"input {want} has rank {len(dims)}, got shape {shape}; {self}")
-        found = solved(self._distinct, [shapes[i] for i in self._first])
-        value = self.check(found)
+        bound_sizes = solved(self._distinct, [shapes[i] for i in self._first])
+        value = self.check(bound_sizes)
         wanted = [value.shape(dims) for dims in self._distinct]
         for want, kind, shape in zip(self.inputs, self._kinds, shapes, strict=True):
             expected = wanted[kind]
             if expected != shape:
-                bound = ", ".join(f"{v} = {n}" for v, n in found.items())
+                bound = ", ".join(f"{v} = {n}" for v, n in bound_sizes.items())
                 axis = next(i for i, (a, b) in enumerate(zip(expected, shape, strict=True)) if a != b)
                 raise ValueError(
                     f"input {want}: dimension {axis} must be {expected[axis]}, got shape {shape}"
                     + (f" (with {bound})" if bound else "")
                     + f"{same_as(self._plan.joined, self._named, want.name, axis)}; {self}"
                 )
-        return tuple(found[v] for v in self.symbols)
+        return tuple(bound_sizes[v] for v in self.symbols)
 
     def check(self, found: Mapping[Var, int]) -> Evaluator:
         """Check the symbols' values, and return their evaluator. Raises ValueError if one is missing or out

@@ -26,8 +26,8 @@ def checked_state(model: Any, state: Any) -> Mapping[str, str]:
         fits = all(a.dtype == b.dtype and a.shape == b.shape and _fixed(a) for a, b in pairs)
     if not fits:
         raise ArtifactError("its metadata names state that its inputs and outputs don't have")
-    found: Mapping[str, str] = state
-    return found
+    names: Mapping[str, str] = state
+    return names
 
 
 def _fixed(spec: TensorSpec) -> bool:
@@ -73,8 +73,8 @@ class StatefulExecutable(Called):
 
     @property
     def artifact(self) -> Compiled:
-        found: Compiled = self.model.artifact
-        return found
+        compiled: Compiled = self.model.artifact
+        return compiled
 
     @property
     def inputs(self) -> tuple[TensorSpec, ...]:
@@ -86,8 +86,8 @@ class StatefulExecutable(Called):
 
     @property
     def working(self) -> int | None:
-        found: int | None = getattr(self.model, "working", None)
-        return found
+        count: int | None = getattr(self.model, "working", None)
+        return count
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a `.jgn` file that `jangin.load` reads. The file doesn't contain the state."""
@@ -106,12 +106,12 @@ class StatefulExecutable(Called):
             arrays = tuple(joined(self.inputs, arrays, named))
         if len(arrays) != len(self.inputs):
             raise ValueError(f"the model takes {len(self.inputs)} arrays, not {len(arrays)}")
-        found = tuple(self.run({s.name: a for s, a in zip(self.inputs, arrays, strict=True)}).values())
-        return found[0] if len(found) == 1 else found
+        outputs = tuple(self.run({s.name: a for s, a in zip(self.inputs, arrays, strict=True)}).values())
+        return outputs[0] if len(outputs) == 1 else outputs
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Run the model with inputs and outputs by name. If the run fails, the state stays as it was."""
         with self._lock:
-            found: dict[str, Array] = self.model.run({**self._held, **feeds})
-            self._held = {name: found[after] for name, after in self._next.items()}
-        return {n: a for n, a in found.items() if n not in self._next.values()}
+            outputs: dict[str, Array] = self.model.run({**self._held, **feeds})
+            self._held = {name: outputs[after] for name, after in self._next.items()}
+        return {n: a for n, a in outputs.items() if n not in self._next.values()}

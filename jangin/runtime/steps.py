@@ -95,13 +95,13 @@ class RegionRunner:
 def _with_deaths(region: Region, steps: Sequence[Step | Flow]) -> list[tuple[Step | Flow, list[str]]]:
     """Return each step with the names of the values that no later step needs."""
     needed = set(region.outputs)
-    made = {*region.inputs, *(o for s in steps for o in outputs(s))}
-    found: list[tuple[Step | Flow, list[str]]] = []
+    defined = {*region.inputs, *(o for s in steps for o in outputs(s))}
+    deaths: list[tuple[Step | Flow, list[str]]] = []
     for step in reversed(steps):
-        touched = {*reads(step), *outputs(step)} & made
-        found.append((step, sorted(touched - needed)))
+        touched = {*reads(step), *outputs(step)} & defined
+        deaths.append((step, sorted(touched - needed)))
         needed |= touched
-    return found[::-1]
+    return deaths[::-1]
 
 
 class Matcher:
@@ -221,12 +221,12 @@ def _host(step: HostCall, resources: Resources) -> Compute:
 
     def run(values: Values, symbols: Symbols) -> Sequence[Any]:
         try:
-            made = function(*(values[n] if n else None for n in step.inputs), **step.attrs)
+            outputs = function(*(values[n] if n else None for n in step.inputs), **step.attrs)
         except MemoryError as error:
             raise MemoryError(f"{step.source}: there is no memory for its results") from error
         except Exception as error:
             raise StepError(f"{step.source}: {error}") from error
-        return (made,) if single else made
+        return (outputs,) if single else outputs
 
     return run
 
@@ -248,8 +248,12 @@ def _loop(step: Loop, resources: Resources) -> Compute:
     carries, scans = step.carried, len(step.scanned)
 
     def run(values: Values, symbols: Symbols) -> Sequence[Any]:
-        given = [values[n] for n in step.inputs]
-        carried, scanned, rest = given[:carries], given[carries : carries + scans], given[carries + scans :]
+        operands = [values[n] for n in step.inputs]
+        carried, scanned, rest = (
+            operands[:carries],
+            operands[carries : carries + scans],
+            operands[carries + scans :],
+        )
         limit = int(values[step.trips].item()) if step.trips else None
         going = values[step.condition] if step.condition else np.array(True)
         kept: list[list[Any]] = [[] for _ in step.collected]

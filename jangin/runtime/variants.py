@@ -42,9 +42,11 @@ class VariantsExecutable(Called, Loaded):
         self.variants: list[Executable | ProgramExecutable] = []
         share: Executable | None = None
         for part in artifact.parts:
-            made = _whole(part, threads, functions, device, share)
-            share = share or (made if isinstance(made, Executable) else next(iter(made.segments), None))
-            self.variants.append(made)
+            variant = _whole(part, threads, functions, device, share)
+            share = share or (
+                variant if isinstance(variant, Executable) else next(iter(variant.segments), None)
+            )
+            self.variants.append(variant)
         self.inputs, self.outputs = signature(artifact)
         self._names = [s.name for s in self.inputs]
         self._dims = artifact.dims
@@ -92,14 +94,14 @@ class VariantsExecutable(Called, Loaded):
     def __call__(self, /, *values: Any, **named: Any) -> Any:
         """Run the model. Return the output, or a tuple if there are several. Raises TypeError for a wrong
         dtype or kind of value, and ValueError for a wrong count or shape."""
-        given = joined(self.inputs, values, named) if named else values
-        return self._choose(given)(*given)
+        arrays = joined(self.inputs, values, named) if named else values
+        return self._choose(arrays)(*arrays)
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Run the model with inputs and outputs by name."""
         last = self._last
-        made = None if last is None else last.again(feeds)
-        return self.variant(feeds).run(feeds) if made is None else made
+        outputs = None if last is None else last.again(feeds)
+        return self.variant(feeds).run(feeds) if outputs is None else outputs
 
     def profile(self, feeds: Mapping[str, Any], repeats: int = 20) -> list[LaunchTime]:
         """Time each launch of the variant for these inputs, as `Executable.profile` does. Raises ValueError
@@ -115,11 +117,11 @@ class VariantsExecutable(Called, Loaded):
 
     def _choose(self, values: Sequence[Any]) -> Executable | ProgramExecutable:
         shapes = tuple([v.shape if type(v) is np.ndarray else _shape(v) for v in values])
-        found = self._chosen.get(shapes)
-        if found is None:
-            found = self._find(shapes)
-        self._last = found if isinstance(found, Executable) else None
-        return found
+        variant = self._chosen.get(shapes)
+        if variant is None:
+            variant = self._find(shapes)
+        self._last = variant if isinstance(variant, Executable) else None
+        return variant
 
     def _find(self, shapes: tuple[Sizes, ...]) -> Executable | ProgramExecutable:
         if len(shapes) != len(self._dims):
@@ -127,27 +129,27 @@ class VariantsExecutable(Called, Loaded):
         pairs = dict.fromkeys((d, s) for d, s in zip(self._dims, shapes, strict=True) if d is not None)
         if any(len(d) != len(s) for d, s in pairs):
             return self.variants[0]
-        found = self._fitting(solved([d for d, _ in pairs], [s for _, s in pairs]))
+        variant = self._fitting(solved([d for d, _ in pairs], [s for _, s in pairs]))
         if len(self._chosen) >= SHAPES:
             self._chosen.clear()
-        self._chosen[shapes] = found
-        return found
+        self._chosen[shapes] = variant
+        return variant
 
     def _fitting(self, sizes: Mapping[Var, int]) -> Executable | ProgramExecutable:
         """Return the last variant that takes these sizes. Return the first if it must report what is wrong.
         Raises ValueError if none takes them."""
         value = Evaluator(sizes)
         try:
-            for made, conditions in zip(reversed(self.variants), reversed(self._conditions), strict=True):
+            for variant, conditions in zip(reversed(self.variants), reversed(self._conditions), strict=True):
                 if all(map(value, conditions)):
-                    return made
+                    return variant
             if isinstance(self.variants[0], ProgramExecutable) and all(map(value, self._artifact.limits(0))):
                 return self.variants[0]
             unmet = " and ".join(needed(c, by) for c, by in self._conditions[0].items() if not value(c))
         except ValueError:  # a size isn't known
             return self.variants[0]
-        given = ", ".join(f"{v} = {n}" for v, n in sizes.items())
-        why = [f"the sizes {given} do not meet {unmet}"]
+        sizes_text = ", ".join(f"{v} = {n}" for v, n in sizes.items())
+        why = [f"the sizes {sizes_text} do not meet {unmet}"]
         if self._artifact.sizes[1:]:
             why.append(f"other variants are for {' or '.join(map(listed, self._artifact.sizes[1:]))}")
         at = {v.name: size for v, size in sizes.items()}.items()

@@ -159,10 +159,10 @@ def variants_of(
 ) -> tuple[tuple[Mapping[str, int], ...], tuple[Absent, ...]]:
     """Return the sizes and the absent variants that a header describes. Raises ValueError if they are
     invalid."""
-    found = tuple(map(_sizes, sizes))
-    require(0 < len(parts) == len(found) and not found[0], "the sizes of its variants")
+    sizes_of_parts = tuple(map(_sizes, sizes))
+    require(0 < len(parts) == len(sizes_of_parts) and not sizes_of_parts[0], "the sizes of its variants")
     require_same_ends(parts)
-    return found, tuple(Absent(_sizes(s), str(reason)) for s, reason in absent)
+    return sizes_of_parts, tuple(Absent(_sizes(s), str(reason)) for s, reason in absent)
 
 
 def require_same_ends(parts: Sequence[Whole]) -> None:

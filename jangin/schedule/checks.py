@@ -134,8 +134,8 @@ def reads_of(s: Stmt, buffers: set[str]) -> list[Load]:
 
 def chain(s: Stmt) -> list[For]:
     """Return directly nested loops, outermost first. The list is empty if the statement isn't a loop."""
-    found = []
+    loops = []
     while isinstance(s, For):
-        found.append(s)
+        loops.append(s)
         s = s.body
-    return found
+    return loops

@@ -86,26 +86,26 @@ def mask_in_place(func: Func, loop: str, at: str) -> Func:
     acc = one_sum(func, inside)
     stores = [n for n in statements(inside.body) if isinstance(n, Store) and n.buffer == acc]
     terms = [n.value.b for n in stores if isinstance(n.value, Binary)]
-    found = [(x, bits) for e in terms for x, n in _turned(e, "mul") if (bits := _shifted(n))]
-    if len(stores) > 1 or not found:
+    masked = [(x, bits) for e in terms for x, n in _turned(e, "mul") if (bits := _shifted(n))]
+    if len(stores) > 1 or not masked:
         raise ScheduleError(f"{func.name}: {loop} has no sum of products with bits of words")
-    (store,), (x, (w, s, mask)) = stores, found[0]
+    (store,), (x, (w, s, mask)) = stores, masked[0]
     if {n.buffer.name for n in loads(x)} & buffers_written(around):
         raise ScheduleError(f"{func.name}: {at} itself stores what {loop} multiplies")
     below = s < SIGN + 1 - int(mask.value).bit_length()
     moved = select(below, binary("shl", const(1, I32), s), const(1, I32))
     where = [n for n in _loops(func, around) if n.var in free_vars(x) | free_vars(s)]
-    made = Buffer(f"{loop}_rows", x.dtype, tuple(n.extent for n in where), "scratch")
+    rows = Buffer(f"{loop}_rows", x.dtype, tuple(n.extent for n in where), "scratch")
     index = tuple(n.var for n in where)
-    copy: Stmt = Store(made, index, x / cast(x.dtype, moved))
+    copy: Stmt = Store(rows, index, x / cast(x.dtype, moved))
     for n in reversed(where):
         copy = For(n.var, n.extent, copy)
     copy = _renamed(copy, {n.var: Var(f"{loop}_{n.var}_x") for n in where})
     left, apart = binary("and", w, mask * moved), binary("and", binary("shr", w, s), mask)
-    value = Load(acc, store.index) + Load(made, index) * cast(x.dtype, select(below, left, apart))
+    value = Load(acc, store.index) + Load(rows, index) * cast(x.dtype, select(below, left, apart))
     update = Store(acc, store.index, value)
     func = at_loop(func, loop, lambda n: replace(n, body=_swapped(n.body, store, update)))
-    return well_formed(at_loop(func, at, lambda n: replace(n, body=Alloc(made, block(copy, n.body)))))
+    return well_formed(at_loop(func, at, lambda n: replace(n, body=Alloc(rows, block(copy, n.body)))))
 
 
 def _shifted(e: Expr) -> tuple[Expr, Expr, Const] | None:

@@ -102,24 +102,24 @@ def _reduced_where(func: Func, s: Alloc) -> If:
     cond = inner.cond
     if free_vars(cond) & bound_inside(terms) or any(n.buffer.name == acc for n in loads(cond)):
         raise ScheduleError(f"{func.name}: the condition of {acc} isn't one for all terms")
-    made = block(begin, _without(terms, inner), replace(end, value=_decided(end.value, cond, True)))
+    body = block(begin, _without(terms, inner), replace(end, value=_decided(end.value, cond, True)))
     total, none = Load(s.buffer, (const(0),)), begin.value
     nothing = rewrite(end.value, lambda e: none if e is total else None)
-    return If(cond, replace(s, body=made), replace(end, value=_decided(nothing, cond, False)))
+    return If(cond, replace(s, body=body), replace(end, value=_decided(nothing, cond, False)))
 
 
 def _joined(parts: Sequence[Stmt]) -> Stmt:
     """Return a sequence of statements, in which neighbours under one condition are joined."""
-    found: list[Stmt] = []
+    joined: list[Stmt] = []
     for s in parts:
-        last = found[-1] if found else None
+        last = joined[-1] if joined else None
         if isinstance(last, If) and isinstance(s, If) and last.cond is s.cond and last.orelse and s.orelse:
             settled = not {n.buffer.name for n in loads(s.cond)} & buffers_written(last)
             if settled:
-                found[-1] = If(s.cond, block(last.then, s.then), block(last.orelse, s.orelse))
+                joined[-1] = If(s.cond, block(last.then, s.then), block(last.orelse, s.orelse))
                 continue
-        found.append(s)
-    return block(*found)
+        joined.append(s)
+    return block(*joined)
 
 
 def _decided(e: Expr, cond: Expr, holds: bool) -> Expr:
@@ -135,13 +135,13 @@ def _without(s: Stmt, guard: If) -> Stmt:
 def begin_with(func: Func, acc: str, buffer: str) -> Func:
     """Start a sum with the element of `buffer` that is added to it in the end, instead of zero. This saves an
     addition; the order of additions changes."""
-    found: list[Expr] = []
+    begins: list[Expr] = []
 
     def added(e: Expr) -> Expr | None:
         for place, other in ((e.a, e.b), (e.b, e.a)) if isinstance(e, Binary) and e.op == "add" else ():
             mine = isinstance(place, Load) and place.buffer.name == acc
             if mine and isinstance(other, Load) and other.buffer.name == buffer:
-                found.append(other)
+                begins.append(other)
                 return place
         return None
 
@@ -154,13 +154,13 @@ def begin_with(func: Func, acc: str, buffer: str) -> Func:
                 and isinstance(end, Store)
             ):
                 end = replace(end, value=rewrite(end.value, added))
-                if len(found) == 1:
-                    return replace(s, body=block(replace(begin, value=found[0]), *nest, end))
+                if len(begins) == 1:
+                    return replace(s, body=block(replace(begin, value=begins[0]), *nest, end))
         return map_children(s, go)
 
     body = go(func.body)
-    if len(found) != 1:
-        raise ScheduleError(f"{func.name}: {buffer} is added to {acc} {len(found)} times")
+    if len(begins) != 1:
+        raise ScheduleError(f"{func.name}: {buffer} is added to {acc} {len(begins)} times")
     return func.with_body(body)
 
 
@@ -235,21 +235,21 @@ def hoist_indices(func: Func, loop: str) -> Func:
     inside = find(func, loop).body
     fixed = bound_inside(inside)
     stored = {s.buffer.name for s in statements(inside) if isinstance(s, Store)}
-    found: dict[Expr, Var] = {}
+    indices: dict[Expr, Var] = {}
     for s in _unconditional(inside):
         for n in (n for e in expressions(s) for n in _certain_loads(e)):
             for i in n.index:
                 read = {x.buffer.name for x in loads(i)}
                 if read and not read & stored and not free_vars(i) & fixed and n.buffer.name not in stored:
-                    found.setdefault(i, Var(f"{loop}_at{len(found)}"))
+                    indices.setdefault(i, Var(f"{loop}_at{len(indices)}"))
 
     def bound(s: For) -> Stmt:
-        body = map_stmt(s.body, lambda e: rewrite(e, found.get))
-        for index, var in reversed(found.items()):
+        body = map_stmt(s.body, lambda e: rewrite(e, indices.get))
+        for index, var in reversed(indices.items()):
             body = Let(var, index, body)
         return replace(s, body=body)
 
-    return at_loop(func, loop, bound) if found else func
+    return at_loop(func, loop, bound) if indices else func
 
 
 def _unconditional(s: Stmt) -> Iterator[Stmt]:

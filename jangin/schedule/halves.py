@@ -20,10 +20,10 @@ def in_halves(func: Func, name: str) -> Func:
     exact. Raises ScheduleError if there isn't exactly one such buffer, or if its words are read in any other
     way.
     """
-    found = [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == name]
-    if len(found) != 1:
+    allocations = [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == name]
+    if len(allocations) != 1:
         raise ScheduleError(f"{func.name}: no buffer is called {name}")
-    (alloc,) = found
+    (alloc,) = allocations
     halved = replace(alloc.buffer, shape=(*alloc.buffer.shape, const(2)))
 
     def changed(s: Stmt) -> Stmt:

@@ -63,9 +63,9 @@ def online(func: Func, sums: Sequence[str], scores: Sequence[str]) -> Func:
     by an r.
     """
     rows, at, terms = (find(func, n) for n in sums)
-    soft, made = _softmax(func), [find(func, n) for n in scores]
-    moved: dict[Var, Expr] = {made[0].var: rows.var, made[1].var: terms.var}
-    body = _Online(soft, _tile(func, soft, _tiled(func, at, {}), _tiled(func, made[1], moved))).body()
+    soft, score_loops = _softmax(func), [find(func, n) for n in scores]
+    moved: dict[Var, Expr] = {score_loops[0].var: rows.var, score_loops[1].var: terms.var}
+    body = _Online(soft, _tile(func, soft, _tiled(func, at, {}), _tiled(func, score_loops[1], moved))).body()
     gone = {b.name for b in soft.local}
 
     def go(s: Stmt) -> Stmt:
@@ -266,22 +266,22 @@ class _Online:
 
     def body(self) -> Stmt:
         scores, sums = self.tile.scores, self.tile.sums
-        made = block(scores.begin, scores.loop, self._tops(), self._powers())
-        turn = block(Alloc(scores.acc, made), self._rescaled(), self._weighted())
+        rescaled = block(scores.begin, scores.loop, self._tops(), self._powers())
+        turn = block(Alloc(scores.acc, rescaled), self._rescaled(), self._weighted())
         whole = block(sums.begin, replace(sums.loop, body=turn), *self._norms(), self._ended())
-        found: Stmt = block(self._begun(), Alloc(sums.acc, whole))
+        body: Stmt = block(self._begun(), Alloc(sums.acc, whole))
         for b in (self.powers, self.top, self.gain, self.peak, self.total):
-            found = Alloc(b, found)
-        return found
+            body = Alloc(b, body)
+        return body
 
     def _each(self, name: str, make: Callable[[tuple[Expr, ...], Expr], Stmt]) -> Stmt:
         """Return a statement for each row of each thread, made from the thread row's index and its row in the
         tile."""
         new = {p.var: Var(f"{name}_{n}") for p, n in zip(self.loops, ("down", "across", "row"), strict=False)}
-        found = make(tuple(new.values()), substitute(self.tile.stored[0], dict(new)))
+        nest = make(tuple(new.values()), substitute(self.tile.stored[0], dict(new)))
         for p, var in reversed(list(zip(self.loops, new.values(), strict=False))):
-            found = For(var, p.extent, found)
-        return found
+            nest = For(var, p.extent, nest)
+        return nest
 
     def _accumulator(self, of: Buffer) -> Buffer:
         return Buffer(f"{of.name}.acc", of.dtype, (const(1),), "register")
@@ -304,10 +304,10 @@ class _Online:
         step = Store(acc, one, maximum(Load(acc, one), Load(own, index)))
         store = Store(self.top, (self.tile.stored[0], around[1].var), Load(acc, one))
         each = replace(last, body=block(Store(own, index, score), step))
-        found: Stmt = Alloc(acc, block(Store(acc, one, self.lowest), each, store))
+        body: Stmt = Alloc(acc, block(Store(acc, one, self.lowest), each, store))
         for p in reversed(around):
-            found = replace(p, body=found)
-        return found
+            body = replace(p, body=body)
+        return body
 
     def _powers(self) -> Stmt:
         """Return statements that compute the scores' powers, and the rows' new state. If all scores so far
@@ -332,9 +332,9 @@ class _Online:
                 Store(self.total, at, Load(self.total, at) * Load(self.gain, at) + Load(total, one)),
                 Store(self.peak, at, peak),
             )
-            found: Stmt = Let(shift, _or_zero(peak), Alloc(total, parts))
+            powers: Stmt = Let(shift, _or_zero(peak), Alloc(total, parts))
             every = For(thread, self.top.shape[1], greater)
-            return Alloc(most, block(Store(most, one, Load(self.peak, at)), every, found))
+            return Alloc(most, block(Store(most, one, Load(self.peak, at)), every, powers))
 
         return self._each("power", make)
 

@@ -26,23 +26,23 @@ def prefetch_panels(func: Func, loop: str, tiles: str, panels: str, buffer: str,
     """
     own, around = find(func, tiles), find(func, panels)
     path = _path(own.body, loop)
-    found = _reads(find(func, loop), buffer) or _reads(around, buffer)
+    reads = _reads(find(func, loop), buffer) or _reads(around, buffer)
     ranges = ranges_at(func, loop)
     most = [interval(p.extent, ranges)[1] for p in path or ()]
-    if path is None or not found or None in most:
+    if path is None or not reads or None in most:
         raise ScheduleError(f"{func.name}: {buffer} is not read in {loop} inside {tiles}, in bounded loops")
     inner: dict[Var, Expr] = dict.fromkeys(bound_inside(around.body), const(0))
-    first = [substitute(i, {**inner, Var(panels): Var(panels) + 1}) for i in found[0].index]
-    size = _step(found[0], Var(panels), dict(func.symbols))
+    first = [substitute(i, {**inner, Var(panels): Var(panels) + 1}) for i in reads[0].index]
+    size = _step(reads[0], Var(panels), dict(func.symbols))
     iterations = math.prod(n for n in most if n is not None)
-    width = LINE // found[0].dtype.bytes
+    width = LINE // reads[0].dtype.bytes
     needed = math.ceil(size / width / iterations)
     each = math.ceil(needed / count)
     step: Expr = minimum(own.var, math.ceil(needed / each) - 1)
     for p, extent in zip(path, most, strict=True):
         step = step * (extent or 1) + p.var
     hints = [
-        Prefetch(found[0].buffer, (*first[:-1], first[-1] + (step * each + n) * width)) for n in range(each)
+        Prefetch(reads[0].buffer, (*first[:-1], first[-1] + (step * each + n) * width)) for n in range(each)
     ]
     return at_loop(func, loop, lambda s: replace(s, body=block(*hints, s.body)))
 
@@ -81,13 +81,13 @@ def prefetch_ahead(func: Func, loop: str, buffer: str, distance: int) -> Func:
     while inner := [f for f in _loops(around[-1].body) if f.kind == "serial" and _reads(f, buffer)]:
         around.append(inner[0])
     own = around[-1]
-    found = _reads(own, buffer)
-    if not found:
+    reads = _reads(own, buffer)
+    if not reads:
         raise ScheduleError(f"{func.name}: {buffer} is not read in {loop}")
-    first = [substitute(i, dict.fromkeys(bound_inside(own.body), const(0))) for i in found[0].index]
-    width, step = LINE // found[0].dtype.bytes, _step(found[0], own.var, dict(func.symbols))
-    ahead = distance // found[0].dtype.bytes
-    hints = [Prefetch(found[0].buffer, (*first[:-1], first[-1] + (ahead + n))) for n in range(0, step, width)]
+    first = [substitute(i, dict.fromkeys(bound_inside(own.body), const(0))) for i in reads[0].index]
+    width, step = LINE // reads[0].dtype.bytes, _step(reads[0], own.var, dict(func.symbols))
+    ahead = distance // reads[0].dtype.bytes
+    hints = [Prefetch(reads[0].buffer, (*first[:-1], first[-1] + (ahead + n))) for n in range(0, step, width)]
     return at_loop(func, own.var.name, lambda s: replace(s, body=block(*hints, s.body)))
 
 

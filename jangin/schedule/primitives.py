@@ -67,19 +67,19 @@ def loop_names(func: Func) -> list[str]:
 def ranges_at(func: Func, name: str) -> dict[Var, Range]:
     """Return the ranges of the variables in force inside the loop `name` (its own included), outermost first.
     There are none if the loop doesn't exist."""
-    found: dict[Var, Range] = {}
+    known: dict[Var, Range] = {}
 
     def go(s: Stmt, ranges: dict[Var, Range]) -> None:
         if isinstance(s, For):
             ranges = {**ranges, s.var: (const(0), simplify(s.extent - 1, ranges))}
             if s.var.name == name:
-                found.update(ranges)
+                known.update(ranges)
                 return
         for sub in sub_statements(s):
             go(sub, ranges)
 
     go(func.body, dict(func.symbols))
-    return found
+    return known
 
 
 def at_loop(func: Func, name: str, fn: Callable[[For], Stmt]) -> Func:
@@ -343,10 +343,10 @@ def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -
         if not isinstance(n, Load) or not protected(n):
             return None
         own = masked(n)
-        found: Expr = Load(n.buffer, tuple(clamp(i, own) for i in n.index))
+        guarded: Expr = Load(n.buffer, tuple(clamp(i, own) for i in n.index))
         for e in (e for e in limits if e in own):
-            found = select(e < limits[e], found, const(0, n.dtype))
-        return found
+            guarded = select(e < limits[e], guarded, const(0, n.dtype))
+        return guarded
 
     return map_stmt(s, lambda e: rewrite(e, safe))
 

@@ -290,8 +290,10 @@ def copy_as_read(func: Func, name: str, tiles: str) -> Func:
     Processors then copy beside the arithmetic. Each iteration must read the same elements, in the same order
     of loops.
     """
-    tile, found = find(func, tiles), [s for s in statements(func.body) if _allocates(s, name)]
-    first, *others = found[0].body.body if found and isinstance(found[0].body, Block) else (func.body,)
+    tile, allocations = find(func, tiles), [s for s in statements(func.body) if _allocates(s, name)]
+    first, *others = (
+        allocations[0].body.body if allocations and isinstance(allocations[0].body, Block) else (func.body,)
+    )
     rest, loops = block(*others), chain(first)
     copy = loops[-1].body if loops else first
     if not isinstance(copy, Store) or copy.buffer.name != name or copy.index != tuple(p.var for p in loops):
@@ -316,7 +318,7 @@ def copy_as_read(func: Func, name: str, tiles: str) -> Func:
         return map_children(s, go)
 
     def put(s: Stmt) -> Stmt:
-        if s is found[0]:
+        if s is allocations[0]:
             return Alloc(copy.buffer, put(rest))
         return go(s) if s is tile else map_children(s, put)
 
@@ -334,7 +336,7 @@ def _loops_inside(s: Stmt) -> list[For]:
 def _copies(s: For, copy: Store) -> list[Stmt]:
     """Return nests that do what `copy` does for the elements that an iteration of `s` reads. Their loops have
     the kinds of the reading loops."""
-    name, inner, made = copy.buffer.name, _loops_inside(s), []
+    name, inner, copies = copy.buffer.name, _loops_inside(s), []
     for index in dict.fromkeys(n.index for n in reads_of(s.body, {name})):
         moving = [p for p in inner if any(p.var in free_vars(i) for i in index)]
         own: dict[Var, Expr] = {p.var: Var(f"{name}_{p.var.name}") for p in moving}
@@ -343,5 +345,5 @@ def _copies(s: For, copy: Store) -> list[Stmt]:
         nest: Stmt = Store(copy.buffer, at, substitute(copy.value, values))
         for p in reversed(moving):
             nest = replace(p, var=Var(f"{name}_{p.var.name}"), body=nest)
-        made.append(nest)
-    return made
+        copies.append(nest)
+    return copies

@@ -55,11 +55,11 @@ def parse_steps(text: str) -> tuple[Step, ...]:
         number = reader.number()
         return reader.name() if number is None else int(number)
 
-    found: list[Step] = []
+    steps: list[Step] = []
     while reader.tokens[reader.at]:
         name = reader.choice(PRIMITIVES, "a primitive")
-        found.append(Step(name, tuple(reader.items(argument))))
-    return tuple(found)
+        steps.append(Step(name, tuple(reader.items(argument))))
+    return tuple(steps)
 
 
 def apply(func: Func, steps: Sequence[Step]) -> Func:

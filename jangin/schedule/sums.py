@@ -180,16 +180,16 @@ def rfactor(func: Func, loop: str, lanes: int, ways: int) -> Func:
     """
     if lanes < 1 or ways < 1:
         raise ScheduleError(f"{func.name}: {loop} can't be reduced in {ways} vectors of {lanes} lanes")
-    found = [
+    loops = [
         s
         for s in statements(func.body)
         if isinstance(s, Alloc) and isinstance(s.body, Block) and len(s.body.body) == 3
         if (nest := chain(s.body.body[1])) and nest[-1].var.name == loop
     ]
-    if len(found) != 1:
+    if len(loops) != 1:
         raise ScheduleError(f"{func.name}: {loop} isn't the one innermost loop of a reduction")
     serial(func, find(func, loop))
-    target = found[0]
+    target = loops[0]
 
     def go(s: Stmt) -> Stmt:
         return _factored(target, lanes, ways) if s is target else map_children(s, go)

@@ -90,10 +90,10 @@ def stretch(func: Func, local: str, more: int) -> Func:
 
 
 def _local(func: Func, name: str) -> Alloc:
-    found = [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == name]
-    if len(found) != 1:
+    allocations = [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == name]
+    if len(allocations) != 1:
         raise ScheduleError(f"{func.name} has no local buffer {name!r}")
-    return found[0]
+    return allocations[0]
 
 
 def enclose(func: Func, name: str) -> Func:
@@ -109,16 +109,16 @@ def divide_once(func: Func, loop: str) -> Func:
     """
     at = find(func, loop)
     known = {at.var, *(v for v, _ in func.symbols)}
-    found: dict[Expr, Var] = {}
+    quotients: dict[Expr, Var] = {}
     values: list[tuple[Var, Expr]] = []
     for e in (n for s in statements(at.body) for whole in expressions(s) for n in postorder(whole)):
         divides = isinstance(e, Binary) and e.op in ("floordiv", "mod") and e.dtype is I64
         if divides and at.var in free_vars(e) <= known and not loads(e):
-            value = rewrite(e, found.get)
-            if value not in found and not isinstance(value, Var):
-                found[value] = Var(f"{loop}_{len(found)}")
-                values.append((found[value], value))
-    body = map_stmt(at.body, lambda e: rewrite(e, found.get))
+            value = rewrite(e, quotients.get)
+            if value not in quotients and not isinstance(value, Var):
+                quotients[value] = Var(f"{loop}_{len(quotients)}")
+                values.append((quotients[value], value))
+    body = map_stmt(at.body, lambda e: rewrite(e, quotients.get))
     for var, value in reversed(values):
         body = Let(var, value, body)
     return at_loop(func, loop, lambda s: replace(s, body=body))

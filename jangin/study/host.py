@@ -107,10 +107,10 @@ class Host:
 
     def _asked(self) -> Mapping[str, str]:
         try:
-            found: Mapping[str, str] = json.loads(self._run(ABOUT))
+            answers: Mapping[str, str] = json.loads(self._run(ABOUT))
         except ValueError:
             raise HostError(f"{self.address} answers something else than Python does") from None
-        return found
+        return answers
 
     def _run(self, code: str, data: bytes = b"") -> str:
         done = subprocess.run(self.command("-c", code), input=data, capture_output=True, check=False)
@@ -165,13 +165,13 @@ class RemoteWorker(Worker):
 
     def _measured_shift(self) -> float:
         """Return what is added to the other clock to get this one."""
-        found = []
+        shifts = []
         for _ in range(CLOCKS):
             before = time.monotonic()
             clock = float(self.ask(op="clock").get("clock", before))
             after = time.monotonic()
-            found.append((after - before, (before + after) / 2 - clock))
-        return min(found)[1]
+            shifts.append((after - before, (before + after) / 2 - clock))
+        return min(shifts)[1]
 
 
 def machine_of(about: Mapping[str, str], target: str) -> dict[str, Any]:

@@ -146,11 +146,11 @@ def _timed(alive: Mapping[str, tuple[Worker, Row]], turns: Mapping[str, Sequence
     """Return the workers and rows with their times. A worker that failed while it was timed has a problem
     and no times. Workers without any turn are left out if they didn't fail."""
     fastest = max((t.speed for taken in turns.values() for t in taken), default=0.0)
-    found = []
+    timed = []
     for engine, (worker, row) in alive.items():
         taken = turns.get(engine, [])
         if worker.problem:
-            found.append((worker, replace(row, problem=worker.problem, turns=len(taken))))
+            timed.append((worker, replace(row, problem=worker.problem, turns=len(taken))))
         elif taken:
             kept = kept_turns(taken, fastest)
             calls = np.concatenate([t.calls for t in kept]) / 1e6
@@ -158,8 +158,8 @@ def _timed(alive: Mapping[str, tuple[Worker, Row]], turns: Mapping[str, Sequence
             crowd = float(np.median([t.others for t in kept]))
             figures = {"median": median, "low": low, "high": high, "p95": p95, "p99": p99}
             counts = {"calls": calls.size, "kept": len(kept), "turns": len(taken), "crowd": crowd}
-            found.append((worker, replace(row, **figures, **counts)))  # type: ignore[arg-type]
-    return found
+            timed.append((worker, replace(row, **figures, **counts)))  # type: ignore[arg-type]
+    return timed
 
 
 def _with_energy(

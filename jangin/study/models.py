@@ -93,18 +93,18 @@ class Models:
                 )
             return program, f"from {program.name}, beside the model"
         sizes = self.prepared(group.model, group.batch).sizes if wanted == ".tflite" else {}
-        made = self._made(group.model) / f"float32{f'-batch{group.batch}' if sizes else ''}{wanted}"
+        converted = self._made(group.model) / f"float32{f'-batch{group.batch}' if sizes else ''}{wanted}"
         shapes = [word for name, size in sizes.items() for word in ("--shape", f"{name}={size}")]
-        self._make(made, ["convert", str(model), str(made), *shapes])
-        return made, f"made by jangin convert from {model.suffix or 'a folder'}"
+        self._make(converted, ["convert", str(model), str(converted), *shapes])
+        return converted, f"made by jangin convert from {model.suffix or 'a folder'}"
 
     def tuned(self, group: Group, path: Path) -> Options:
         """Return the options of a compilation with the candidates that tuning chose for a group's model, in
         the file `path`. It is tuned once, on this machine. Raises Unprepared."""
         folder = self._made(group.model) / "tuned"
-        given = self.prepared(group.model, group.batch)
+        prepared = self.prepared(group.model, group.batch)
         figures = folder / f"{group.precision}-batch{group.batch}-{group.device}-{group.threads}.json"
-        shapes = [word for name, size in given.sizes.items() for word in ("--shape", f"{name}={size}")]
+        shapes = [word for name, size in prepared.sizes.items() for word in ("--shape", f"{name}={size}")]
         device = [] if group.device == CPU else ["--target", group.device]
         folder.mkdir(exist_ok=True)
         budget = f"{self.settings.tune:g}s"
@@ -124,14 +124,14 @@ class Models:
         path = self._made(name) / f"batch{batch}-float64.npz"
         told = path.with_suffix(".json")
         if not told.is_file():
-            given = self.prepared(name, batch)
+            prepared = self.prepared(name, batch)
             group = Group(name, "float32", batch, 1)
             try:
                 model, _ = self.file(group, "onnxruntime")
             except Unprepared as error:
                 return {}, f"no reference: {error}"
             threads = max(self.settings.threads)
-            job = Job("float64", threads, str(model), str(given.inputs), given.outputs, given.sizes)
+            job = Job("float64", threads, str(model), str(prepared.inputs), prepared.outputs, prepared.sizes)
             with Worker(job, limit=self.settings.limit) as worker:
                 outputs, _ = outputs_of(worker, self.folder)
             if not outputs:
@@ -147,17 +147,19 @@ class Models:
             return 0.0
         path = self._made(group.model) / f"{group.precision}-batch{group.batch}-error.json"
         if not path.is_file():
-            given = self.prepared(group.model, group.batch)
+            prepared = self.prepared(group.model, group.batch)
             model, _ = self.file(replace(group, device=CPU), "reference")
-            job = Job("reference", group.threads, str(model), str(given.inputs), given.outputs, given.sizes)
+            job = Job(
+                "reference", group.threads, str(model), str(prepared.inputs), prepared.outputs, prepared.sizes
+            )
             with Worker(job, limit=self.settings.limit) as worker:
                 outputs, _ = outputs_of(worker, self.folder)
             (self.folder / "reference.npz").unlink(missing_ok=True)
             wanted, _ = self.reference(group.model, group.batch)
             error = difference(outputs, wanted) if outputs and wanted else 0.0
             write_text(path, json.dumps(error))
-        found: float = json.loads(path.read_text(encoding="utf-8"))
-        return found
+        known_error: float = json.loads(path.read_text(encoding="utf-8"))
+        return known_error
 
     def symbols(self, name: str) -> set[str]:
         """Return the names of a model's free sizes. Raises Unprepared if Jangin can't read the model."""
@@ -213,19 +215,19 @@ class Models:
 
     def _quantized(self, group: Group, ending: str) -> tuple[Path, str]:
         model, data = self.settings.model(group.model), self.settings.data
-        given = self.prepared(group.model, group.batch)
+        prepared = self.prepared(group.model, group.batch)
         sized = f"-batch{group.batch}" if ending == ".tflite" else ""
-        made = self._made(group.model) / f"{group.precision}{sized}{ending}"
+        converted = self._made(group.model) / f"{group.precision}{sized}{ending}"
         calibration = self._made(group.model) / f"calibration-batch{group.batch}"
         for n in range(0 if data else CALIBRATION):
             path = calibration / f"{n}.npz"
             if not path.is_file():
                 calibration.mkdir(exist_ok=True)
-                save_arrays(path, self._random(group.model, given.sizes, seed=n + 1))
-        shapes = [w for n, size in given.sizes.items() if sized for w in ("--shape", f"{n}={size}")]
+                save_arrays(path, self._random(group.model, prepared.sizes, seed=n + 1))
+        shapes = [w for n, size in prepared.sizes.items() if sized for w in ("--shape", f"{n}={size}")]
         command = ["quantize", str(model), FLAGS[group.precision], "--data", data or str(calibration)]
-        self._make(made, [*command, "-o", str(made), *shapes])
-        return made, f"made by jangin quantize with {data or 'random inputs'}"
+        self._make(converted, [*command, "-o", str(converted), *shapes])
+        return converted, f"made by jangin quantize with {data or 'random inputs'}"
 
     def _make(self, made: Path, command: Sequence[str], before: Sequence[str] = ()) -> None:
         """Run a command of Jangin that makes a file, unless the file exists. Raises Unprepared with the last

@@ -107,7 +107,7 @@ def _bars(
 
 def _curves(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a plot of power over time for each group, a line for each engine."""
-    found = []
+    figures = []
     for group, by_engine in groups(rows).items():
         data = [
             {"type": "scatter", "mode": "lines", "name": title(e), "line": {"color": colours[e]},
@@ -116,8 +116,8 @@ def _curves(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, A
             for e, r in by_engine.items()
         ]  # fmt: skip
         heading = f"Power over time: {label(group)}"
-        found.append({"title": heading, "axis": "seconds", "upright": "watts", "data": data, "height": 320})
-    return found
+        figures.append({"title": heading, "axis": "seconds", "upright": "watts", "data": data, "height": 320})
+    return figures
 
 
 def _speeds(
@@ -125,7 +125,7 @@ def _speeds(
 ) -> list[dict[str, Any]]:
     """Return a plot of square products' GFLOP/s by size for each number of threads, a line for each
     engine."""
-    found = []
+    figures = []
     for threads in dict.fromkeys(r.threads for r in rows):
         data = []
         for engine, colour in colours.items():
@@ -138,9 +138,9 @@ def _speeds(
                      "y": [gigaflops(r, products) for r in own], "hovertemplate": "%{x}: %{y:.1f} GFLOP/s"}
                 )  # fmt: skip
         heading = f"Square matrix products, {threads_text(threads)}"
-        found.append({"title": heading, "axis": "size", "upright": "GFLOP/s", "log": True, "data": data,
+        figures.append({"title": heading, "axis": "size", "upright": "GFLOP/s", "log": True, "data": data,
                       "height": 380})  # fmt: skip
-    return found
+    return figures
 
 
 def _section(number: int, plot: Mapping[str, Any]) -> str:

@@ -47,40 +47,40 @@ def parse_sizes(text: str) -> tuple[tuple[Product, ...], bool]:
 
     `64..4096` are square ones, each twice as wide as the one before. `96` is a square one, and `64x147x12544`
     one of rows, depth and columns. Raises ValueError for anything else."""
-    found: list[Product] = []
+    products: list[Product] = []
     words = text.split(",")
     for word in words:
         doubled, sizes = re.fullmatch(r"(\d+)\.\.(\d+)", word), re.fullmatch(r"(\d+)(?:x(\d+)x(\d+))?", word)
-        made = []
+        of_word = []
         if doubled:
             size, last = map(int, doubled.groups())
             while 0 < size <= last:
-                made.append(Product(size, size, size))
+                of_word.append(Product(size, size, size))
                 size *= 2
         elif sizes and min(int(n) for n in sizes.groups("1")) > 0:
             rows, depth, columns = (int(n or sizes[1]) for n in sizes.groups())
-            made.append(Product(rows, depth, columns))
-        if not made and word != CONVOLUTIONS:
+            of_word.append(Product(rows, depth, columns))
+        if not of_word and word != CONVOLUTIONS:
             raise ValueError(
                 f"--products {text!r} is not understood: write 64..4096, 64,96,128, 64x147x12544 or "
                 f"{CONVOLUTIONS}"
             )
-        found += made
-    return tuple(dict.fromkeys(found)), CONVOLUTIONS in words
+        products += of_word
+    return tuple(dict.fromkeys(products)), CONVOLUTIONS in words
 
 
 def products_of(graph: Graph) -> list[Product]:
     """Return the products that a graph's convolutions of one group become: the filters times the windows of
     one picture."""
-    found = []
+    products = []
     for node in graph.nodes:
         if isinstance(node.attrs, Conv) and node.attrs.groups == 1:
             (rows, *taps), (_, *image) = graph.shape(node.inputs[1]), graph.shape(node.outputs[0])
             windows = image[1:] if node.attrs.layout == "first" else image[:-1]
             if all(isinstance(n, Const) for n in (rows, *taps, *windows)):
                 depth, columns = (prod(int(str(n)) for n in sizes) for sizes in (taps, windows))
-                found.append(Product(int(str(rows)), depth, columns))
-    return found
+                products.append(Product(int(str(rows)), depth, columns))
+    return products
 
 
 def write_products(folder: Path, products: Sequence[Product]) -> list[Path]:

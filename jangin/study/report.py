@@ -26,15 +26,17 @@ def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: s
     installed."""
     record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     products = by_name([Product(**sizes) for sizes in record["products"]])
-    found = tables(rows, engines, baseline, products)
+    all_tables = tables(rows, engines, baseline, products)
     about = describe(record, rows)
-    text = "\n".join(["# Study of engines", "", plain(about), "", *(table.markdown() for table in found)])
+    text = "\n".join(
+        ["# Study of engines", "", plain(about), "", *(table.markdown() for table in all_tables)]
+    )
     write_text(folder / MARKDOWN, text)
     write_text(folder / CSV, as_csv(rows))
     if find_spec("pyarrow") is not None:
         _write_parquet(folder / PARQUET, rows)
-    write_text(folder / PAGE, page(about, found, rows, engines, products))
-    return found
+    write_text(folder / PAGE, page(about, all_tables, rows, engines, products))
+    return all_tables
 
 
 def _write_parquet(path: Path, rows: Sequence[Row]) -> None:

@@ -103,11 +103,11 @@ def _check_shapes(settings: Settings, models: Models) -> None:
 def _asked(models: Models, group: Group, engine: str) -> Asked:
     if models.settings.host and engine != "aot":
         return Asked(engine, None, problem="only emitted models (the engine aot) run on another machine")
-    given: Prepared = models.prepared(group.model, group.batch)
+    prepared: Prepared = models.prepared(group.model, group.batch)
     try:
         path, how = models.file(group, engine)
         options = models.tuned(group, path) if engine == "tuned" else models.untuned(group)
     except Unprepared as error:
         return Asked(engine, None, problem=str(error))
-    job = Job(engine, group.threads, str(path), str(given.inputs), given.outputs, dict(given.sizes))
+    job = Job(engine, group.threads, str(path), str(prepared.inputs), prepared.outputs, dict(prepared.sizes))
     return Asked(engine, replace(job, compiling=Job.packed(options.but(cache=False))), how)

@@ -187,8 +187,8 @@ def _digest(model: Path) -> str:
     files = inside if model.is_dir() else [model, *_beside(model)]
     program = program_beside(model)
     files += [program] if program is not None else []
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for path in files:
         with open(path, "rb") as file:
-            found.update(hashlib.file_digest(file, "sha256").digest())
-    return found.hexdigest()[:16]
+            hashed.update(hashlib.file_digest(file, "sha256").digest())
+    return hashed.hexdigest()[:16]

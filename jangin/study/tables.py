@@ -50,7 +50,7 @@ def tables(
     of their models. They have a table of their own."""
     figures = [r for r in rows if r.median and not r.problem]
     timed = [r for r in figures if r.model not in products]
-    found = [
+    all_tables = [
         _by_engine("Milliseconds a call", timed, engines, lambda r: f"{r.median:.3g}",
                    "The median of all calls in undisturbed turns."),
         *(_speedups(timed, engines, base) for base in dict.fromkeys((baseline, TFLITE))),
@@ -59,20 +59,20 @@ def tables(
     ]  # fmt: skip
     measured = [r for r in timed if r.joules is not None]
     if measured:
-        found.append(_joules(measured, engines))
-        found += [_savings(measured, engines, base) for base in dict.fromkeys((baseline, TFLITE))]
-        found.append(
+        all_tables.append(_joules(measured, engines))
+        all_tables += [_savings(measured, engines, base) for base in dict.fromkeys((baseline, TFLITE))]
+        all_tables.append(
             _best(measured, engines, "joules", "Best engine by energy", "Energy is that above rest.")
         )
-        found.append(_rails(measured))
-    found.append(_pareto(timed))
+        all_tables.append(_rails(measured))
+    all_tables.append(_pareto(timed))
     multiplied = [r for r in figures if r.model in products]
-    found.append(
+    all_tables.append(
         _by_engine("GFLOP/s of matrix products", multiplied, [*dict.fromkeys(r.engine for r in multiplied)],
                    lambda r: f"{gigaflops(r, products):.1f}", "Matrices of float32, not packed before.")
     )  # fmt: skip
-    found += [_shares(timed), _details(figures), _problems(rows)]
-    return [t for t in found if t.rows]
+    all_tables += [_shares(timed), _details(figures), _problems(rows)]
+    return [t for t in all_tables if t.rows]
 
 
 def label(group: Group) -> str:
@@ -92,10 +92,10 @@ def title(engine: str) -> str:
 
 def groups(rows: Iterable[Row]) -> dict[Group, dict[str, Row]]:
     """Return rows by group and engine, in their order."""
-    found: dict[Group, dict[str, Row]] = {}
+    by_group: dict[Group, dict[str, Row]] = {}
     for row in rows:
-        found.setdefault(row.group, {})[row.engine] = row
-    return found
+        by_group.setdefault(row.group, {})[row.engine] = row
+    return by_group
 
 
 def as_records(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -132,8 +132,8 @@ def _by_engine(
     """Return a table with a line for each group and a column for each engine that has a figure."""
     there = [e for e in engines if any(r.engine == e for r in rows)]
     lines = [
-        (label(group), *(show(found[e]) if e in found else "" for e in there))
-        for group, found in groups(rows).items()
+        (label(group), *(show(by_engine[e]) if e in by_engine else "" for e in there))
+        for group, by_engine in groups(rows).items()
     ]
     return Table(heading, ("model", *map(title, there)), tuple(lines), note)
 
@@ -143,15 +143,15 @@ def _ratios(
     figure: Callable[[Row], float], note: str,
 ) -> Table:  # fmt: skip
     """Return a table of how many times as good as the baseline each engine is, with the geometric mean."""
-    both = {g: found for g, found in groups(rows).items() if baseline in found}
-    there = [e for e in engines if any(e in found for found in both.values())]
+    both = {g: by_engine for g, by_engine in groups(rows).items() if baseline in by_engine}
+    there = [e for e in engines if any(e in by_engine for by_engine in both.values())]
     ratios: dict[str, list[float]] = {e: [] for e in there}
     lines = []
-    for group, found in both.items():
+    for group, by_engine in both.items():
         cells = []
         for engine in there:
-            base = figure(found[baseline])
-            own = figure(found[engine]) if engine in found else 0.0
+            base = figure(by_engine[baseline])
+            own = figure(by_engine[engine]) if engine in by_engine else 0.0
             if own > 0 and base > 0:
                 ratios[engine].append(base / own)
             cells.append(f"{base / own:.2f}×" if own > 0 and base > 0 else "")
@@ -184,8 +184,8 @@ def _joules(rows: Sequence[Row], engines: Sequence[str]) -> Table:
 
 def _best(rows: Sequence[Row], engines: Sequence[str], figure: str, heading: str, note: str) -> Table:
     lines = []
-    for group, found in groups(rows).items():
-        order = sorted((getattr(r, figure), e) for e, r in found.items() if getattr(r, figure) > 0)
+    for group, by_engine in groups(rows).items():
+        order = sorted((getattr(r, figure), e) for e, r in by_engine.items() if getattr(r, figure) > 0)
         if order:
             middle = order[len(order) // 2][0] / order[0][0]
             worst = order[-1][0] / order[0][0]

@@ -48,8 +48,8 @@ def resolve(target: str | Target | None = None) -> Target:
         return host()
     if (kind := target.partition(":")[0]) in DEVICES:
         return DEVICES[kind](target)
-    if target not in NAMED and (found := systems.split(target)) is not None and found[0] in NAMED:
-        return systems.on(NAMED[found[0]], found[1])
+    if target not in NAMED and (parts := systems.split(target)) is not None and parts[0] in NAMED:
+        return systems.on(NAMED[parts[0]], parts[1])
     if target not in NAMED:
         raise ValueError(
             f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, "

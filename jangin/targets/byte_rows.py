@@ -146,8 +146,8 @@ def _joined_half() -> Row:
         text.append(f"%{a}{b}_pairs = bitcast <16 x i8> %{a}{b} to <8 x i16>")
     both = _picks(v for n in range(8) for v in (n, 8 + n))
     text.append(f"%words = shufflevector <8 x i16> %xy_pairs, <8 x i16> %zu_pairs, {both}")
-    made = _joined(("avx512bw",), "punpck", [])
-    return replace(made, llvm="\n".join([*text, "bitcast <16 x i16> %words to {i32}"]), lanes=8)
+    row = _joined(("avx512bw",), "punpck", [])
+    return replace(row, llvm="\n".join([*text, "bitcast <16 x i16> %words to {i32}"]), lanes=8)
 
 
 AVX512_BYTES: tuple[Row, ...] = (

@@ -162,8 +162,8 @@ def named(name: str) -> Target:
         return CUDA[name]
     if which.startswith("sm_"):
         raise ValueError(f"unknown target {name!r}; known: {', '.join(CUDA)}")
-    found = target_of(select(which))
-    return replace(found, device=f"{PREFIX}:{which}") if which else found
+    target = target_of(select(which))
+    return replace(target, device=f"{PREFIX}:{which}") if which else target
 
 
 def target_of(device: Found) -> Target:

@@ -71,11 +71,11 @@ _ALIKE = {"arm64": "aarch64", "armv7a": "armv7", "x86_64": "x86-64-v2"}
 def split(name: str) -> tuple[str, System] | None:
     """Return the processor's target and the system that a target's name gives, or None for a name without a
     system."""
-    if not (found := _NAME.fullmatch(name)):
+    if not (match := _NAME.fullmatch(name)):
         return None
-    processor, system = found["processor"], found["system"]
+    processor, system = match["processor"], match["system"]
     if system == "windows":
-        system += "-msvc" if found["kind"] == "-msvc" else ""
+        system += "-msvc" if match["kind"] == "-msvc" else ""
     return _ALIKE.get(processor, processor), SYSTEMS["macos" if system == "darwin" else system]
 
 

@@ -119,14 +119,16 @@ class Target:
     def row(self, name: str, dtype: DType, lanes: int = 0) -> Row | None:
         """The first row for an operation on `lanes` values of a type whose needs are met (0 lanes: any
         number); None if there is none."""
-        found = (r for r in self.rows if r.name == name and dtype in r.dtypes and r.lanes in (0, lanes))
-        return self._first(found)
+        fitting = (r for r in self.rows if r.name == name and dtype in r.dtypes and r.lanes in (0, lanes))
+        return self._first(fitting)
 
     def product_row(self, product: Product, lanes: int = 0, words: int = 1) -> Row | None:
         """Like `row`, for the row that adds a product of `words` words of each operand in each of `lanes`
         lanes."""
-        found = (r for r in self.rows if r.words == words and r.lanes in (0, lanes) and r.product == product)
-        return self._first(found)
+        fitting = (
+            r for r in self.rows if r.words == words and r.lanes in (0, lanes) and r.product == product
+        )
+        return self._first(fitting)
 
     def matrix_row(self, product: Product) -> Row | None:
         """The row that multiplies the words of a product in matrix registers; None if there is none."""

@@ -85,14 +85,14 @@ class Attention(Template):
         fewer, more = (LANE_TILES, MORE_LANE_TILES) if processor.lane_operands else (TILES, MORE_TILES)
         tiles = fewer if processor.registers <= 16 else more
         held = processor.elements or math.inf
-        found = []
+        choices = []
         for mr, nv in (t for t in tiles if t[0] * UNROLL <= held):
             for part in BLOCKS:
                 fit = max(1, processor.l2 // 2 // part // (4 * self.keys * mr))
                 blocks = math.ceil(self.queries / (fit * mr))
                 rows = mr * math.ceil(self.queries / blocks / mr)
-                found.append({"rows": max(rows, 2), "mr": mr, "nv": nv})
-        return list({str(p): p for p in found}.values())
+                choices.append({"rows": max(rows, 2), "mr": mr, "nv": nv})
+        return list({str(p): p for p in choices}.values())
 
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the products at their tiles' speed, the stages between in vectors,

@@ -72,14 +72,18 @@ def _fitting(
     workload: Workload, others: Sequence[Template], templates: Mapping[str, Match]
 ) -> dict[str, Template]:
     own = {name: match(workload) for name, match in templates.items()}
-    found = {**own, **{template.name: template for template in others}}
+    by_name = {**own, **{template.name: template for template in others}}
     one = workload.outputs == 1
-    return {name: made for name, made in found.items() if made is not None and (one or made.several)}
+    return {
+        name: candidate
+        for name, candidate in by_name.items()
+        if candidate is not None and (one or candidate.several)
+    }
 
 
 def _ranked(fitting: Mapping[str, Template]) -> list[tuple[Candidate, float]]:
-    found = [(Candidate(n, p), t.estimate(p)) for n, t in fitting.items() for p in t.space()]
-    return sorted(found, key=lambda c: c[1])
+    estimates = [(Candidate(n, p), t.estimate(p)) for n, t in fitting.items() for p in t.space()]
+    return sorted(estimates, key=lambda c: c[1])
 
 
 NEST_COST = 2000.0

@@ -66,9 +66,9 @@ def lanes_for(workload: Workload) -> int:
     A type narrower than four bytes counts as four bytes. Booleans and the results of reductions don't
     count.
     """
-    found = {t for s in workload.stages for t in _dtypes(s.body)}
-    found |= {t for s in workload.stages if not s.reduce_axes for t in (*_dtypes(s.result), s.out.dtype)}
-    widest = max((t.wide.bytes for t in found if t is not BOOL), default=4)
+    dtypes = {t for s in workload.stages for t in _dtypes(s.body)}
+    dtypes |= {t for s in workload.stages if not s.reduce_axes for t in (*_dtypes(s.result), s.out.dtype)}
+    widest = max((t.wide.bytes for t in dtypes if t is not BOOL), default=4)
     return workload.machine.lanes(max(widest, 4))
 
 

@@ -182,8 +182,8 @@ class Contraction(Template):
     def space(self) -> Sequence[Params]:
         """Return the parameters with the quickest register tiles, for tasks of several sizes."""
         vectors, matrices = (
-            [*{str(p): p for p in found}.values()]
-            for found in ([*self._packing_rows(), *self._of_rows()], self._of_matrices())
+            [*{str(p): p for p in choices}.values()]
+            for choices in ([*self._packing_rows(), *self._of_rows()], self._of_matrices())
         )
         return [*vectors[:MOST], *matrices]
 

@@ -228,10 +228,10 @@ class ByLanes(Micro):
     def terms(self, tiler: Tiler, loop: str, across: Sequence[str]) -> None:
         nv = tiler.params["nv"]
         rows, together = self.role.left.buffer.name, terms_at_once(self.processor, nv)
-        found = unroll_sum(
+        unrolled = unroll_sum(
             tiler.s, loop, tiler.params["unroll"], rows, self.row_loops(tiler.params), together
         )
-        _load_panel(tiler, found, across)
+        _load_panel(tiler, unrolled, across)
 
 
 class PackedRows(ByLanes):
@@ -322,9 +322,9 @@ class HalvedRows(Micro):
     def tiles(self, columns: int) -> Iterator[tuple[int, int]]:
         """Yield the tiles (rows, vectors) with several vectors whose width divides the columns, or else all
         tiles. With the former no weights are stored to fill up a panel."""
-        found = [*super().tiles(columns)]
-        whole = [(mr, nv) for mr, nv in found if columns % nv == 0]
-        yield from [t for t in whole if t[1] > 1] or found
+        shapes = [*super().tiles(columns)]
+        whole = [(mr, nv) for mr, nv in shapes if columns % nv == 0]
+        yield from [t for t in whole if t[1] > 1] or shapes
 
     def run(self, product: Contraction) -> int:
         return product.depth

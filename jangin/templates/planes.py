@@ -49,9 +49,9 @@ def match(workload: Workload) -> Planes | None:
     taps = static_shape(tuple(a.extent for a in stage.reduce_axes))
     if taps is None or not taps or len(stage.axes) < 3 or not isinstance(stage.axes[-1].extent, Const):
         return None
-    found = list(loads(stage.body))
-    data = [n for n in found if _of_planes(n, stage)]
-    weights = [n for n in found if n not in data]
+    reads = list(loads(stage.body))
+    data = [n for n in reads if _of_planes(n, stage)]
+    weights = [n for n in reads if n not in data]
     if len(data) != 1 or len(weights) > 1 or not all(_weighs(n, stage, workload) for n in weights):
         return None
     if not weights and data[0].index[1] not in (stage.axes[1].var, const(0)):

@@ -37,16 +37,16 @@ def begin_with_bias(rec: Recorder, workload: Workload, stage: te.Stage, width: i
         parts = [e.a, e.b] if isinstance(e, Binary) and e.op == "add" else []
         return [p for p in parts if isinstance(p, Load) and stage.acc in parts and p.index == (column,)]
 
-    found = [b for e in walk(stage.result) for b in adds(e) if b.buffer.name in workload.constants]
-    once = len({b.buffer.name for b in found}) == 1 and sum(b is stage.acc for b in walk(stage.result)) == 1
+    biases = [b for e in walk(stage.result) for b in adds(e) if b.buffer.name in workload.constants]
+    once = len({b.buffer.name for b in biases}) == 1 and sum(b is stage.acc for b in walk(stage.result)) == 1
     if (
         not (workload.processor.issue or (of_words and stage.acc.dtype.is_int))
         or stage.combiner != "sum"
         or not once
-        or found[0].dtype is not stage.acc.dtype
+        or biases[0].dtype is not stage.acc.dtype
     ):
         return ()
-    name = found[0].buffer.name
+    name = biases[0].buffer.name
     rec.do("begin_with", f"{stage.out.name}.acc", name)
     rec.pack(name, Packing((0,), 0, 1, width))
     return (name,)

@@ -57,8 +57,8 @@ def roles(stage: te.Stage, lanes: int = 1, columns: int = 1, guarded: bool = Fal
     factors = children(body)
     operands = _operand(factors[0], guarded), _operand(factors[1])
     pairs = operands, operands[::-1]  # a product of i64 may have its operands in the other order
-    found = (_roles(stage, *pair, lanes, columns) for pair in pairs)
-    return next((r for r in found if r is not None), None)
+    candidates = (_roles(stage, *pair, lanes, columns) for pair in pairs)
+    return next((r for r in candidates if r is not None), None)
 
 
 def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int, columns: int) -> Roles | None:

@@ -207,17 +207,17 @@ def _rare(group: Sequence[te.Stage], depth: int) -> set[str]:
     These are sums marked `sometimes`, with terms only if earlier stages found something in the row. The
     selections that follow a sum for the next row are rare too.
     """
-    found, made, before = set[str](), set[str](), False
+    rare, computed, before = set[str](), set[str](), False
     for s in group:
         chosen = isinstance(s.body, Select) and len(s.axes) == depth
         if chosen and s.reduce_axes:
             read = {n.buffer.name for n in loads(s.body.cond)} if isinstance(s.body, Select) else set()
-            before = s.sometimes and bool(read) and read <= made
+            before = s.sometimes and bool(read) and read <= computed
         else:
             before = chosen and before
-        found |= {s.out.name} if before else set()
-        made.add(s.out.name)
-    return found
+        rare |= {s.out.name} if before else set()
+        computed.add(s.out.name)
+    return rare
 
 
 def _contiguous(stage: te.Stage, var: Var) -> bool:
@@ -443,9 +443,9 @@ def _contiguous_loop(rec: Recorder, k: Sequence[str]) -> str:
         inner = list(k[first:])
         trial = rec.copy()
         loop = fuse_all(trial, inner, f"{inner[0]}f") if len(inner) > 1 else inner[0]
-        found = primitives.find(trial.func, loop)
+        innermost = primitives.find(trial.func, loop)
         ranges = primitives.ranges_at(trial.func, loop)
-        steps = [stride(n, found.var, ranges) for n in _term_loads(trial.func, found)]
+        steps = [stride(n, innermost.var, ranges) for n in _term_loads(trial.func, innermost)]
         if steps and all(s in (0, 1) for s in steps):
             rec.adopt(trial)
             return loop
@@ -453,8 +453,8 @@ def _contiguous_loop(rec: Recorder, k: Sequence[str]) -> str:
 
 
 def _term_loads(func: Func, loop: For) -> list[Load]:
-    found = [n for st in statements(loop.body) for e in expressions(st) for n in loads(e)]
-    return [n for n in found if n.buffer.memory != "register"]
+    reads = [n for st in statements(loop.body) for e in expressions(st) for n in loads(e)]
+    return [n for n in reads if n.buffer.memory != "register"]
 
 
 def _row_cost(group: Sequence[te.Stage], depth: int, lanes: int) -> float:

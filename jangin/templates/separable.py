@@ -66,7 +66,7 @@ class Separable(Template):
 
     def space(self) -> Sequence[Params]:
         """Return parameters for blocks of a few rows, with the best candidates of both convolutions."""
-        found: list[Params] = []
+        choices: list[Params] = []
         windows = sorted(self.depthwise.space(), key=self.depthwise.row_cycles)[:WAYS]
         for rows in self._blocks():
             product = self._product(rows)
@@ -74,8 +74,10 @@ class Separable(Template):
                 tile = {"mr": mr, "nv": nv, "row_tiles": -(-product.rows // mr)}
                 panels = {"panels": -(-product.columns // (nv * self.lanes)), "unroll": UNROLL}
                 for inside in (0, 1)[: panels["panels"]]:
-                    found += [{"rows": rows, **w, **tile, **panels, "panels_inside": inside} for w in windows]
-        return found
+                    choices += [
+                        {"rows": rows, **w, **tile, **panels, "panels_inside": inside} for w in windows
+                    ]
+        return choices
 
     def _blocks(self) -> list[int]:
         """Return the numbers of image rows in a block to try.

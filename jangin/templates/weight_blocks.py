@@ -104,8 +104,11 @@ class Blocks(Contraction):
         nv = min(3 if self.processor.registers <= 16 else 4, math.ceil(self.columns / self.lanes))
         most = min(MAX_ROWS, (self.processor.registers - 1) // nv - 1)
         few = min(self.rows, FEW) if self.known_rows else 1
-        found = [self._task(few, nv, 0), self._task(min(most, self.rows) if self.known_rows else most, nv, 1)]
-        return found if self.rows > 1 or not self.known_rows else found[:1]
+        choices = [
+            self._task(few, nv, 0),
+            self._task(min(most, self.rows) if self.known_rows else most, nv, 1),
+        ]
+        return choices if self.rows > 1 or not self.known_rows else choices[:1]
 
     def _task(self, mr: int, nv: int, widened: int) -> Params:
         width = nv * self.lanes
@@ -311,6 +314,6 @@ class _BlocksOfWords(Micro):
 
 def _divisor(part: Load) -> int:
     """Return the number of neighbouring terms that read the same element of a part."""
-    found = [int(e.b.value) for e in walk(part.index[1]) if isinstance(e, Binary) and e.op == "floordiv"
+    divisors = [int(e.b.value) for e in walk(part.index[1]) if isinstance(e, Binary) and e.op == "floordiv"
              and isinstance(e.b, Const)]  # fmt: skip
-    return max(found, default=1)
+    return max(divisors, default=1)

@@ -44,10 +44,10 @@ def read_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Return the arrays of a .npz file by name. Raises ValueError for any other file, and FileNotFoundError
     if there is none."""
     try:
-        found = np.load(path, allow_pickle=False)
-        if isinstance(found, np.lib.npyio.NpzFile):
-            with found:
-                return dict(found)
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, np.lib.npyio.NpzFile):
+            with content:
+                return dict(content)
     except FileNotFoundError:
         raise
     except (ValueError, EOFError, OSError, BadZipFile, zlib.error) as error:
@@ -60,23 +60,23 @@ class Arrays(Examples):
     the model's inputs."""
 
     def __init__(self, path: Path, specs: Sequence[TensorSpec]) -> None:
-        found = read_arrays(path)
+        arrays = read_arrays(path)
         names = [s.name for s in specs]
-        if len(specs) == 1 and INPUTS in found:
+        if len(specs) == 1 and INPUTS in arrays:
             names = [INPUTS]
-        if not {*names, LABELS} <= found.keys():
+        if not {*names, LABELS} <= arrays.keys():
             wanted = f"{INPUTS!r}" if len(specs) == 1 else ", ".join(map(repr, names))
             raise ValueError(
-                f"{path} has the arrays {', '.join(found) or 'none'}; it must have {wanted} and {LABELS!r}"
+                f"{path} has the arrays {', '.join(arrays) or 'none'}; it must have {wanted} and {LABELS!r}"
             )
-        self.labels = found[LABELS]
+        self.labels = arrays[LABELS]
         if not self.labels.ndim or self.labels.dtype.kind not in "iufb":
             raise ValueError(
                 f"{path} has the labels {self.labels.dtype}{list(self.labels.shape)}; "
                 "they must be numbers, with one entry for each example"
             )
         self.unreadable = {}
-        self._inputs = [_fitting(found[n], s, path) for n, s in zip(names, specs, strict=True)]
+        self._inputs = [_fitting(arrays[n], s, path) for n, s in zip(names, specs, strict=True)]
         for name, array in zip(names, self._inputs, strict=True):
             if len(array) != len(self.labels):
                 raise ValueError(f"{path} has {len(array)} {name!r} and {len(self.labels)} {LABELS!r}")
@@ -116,13 +116,13 @@ class Pictures(Examples):
         self.labels = np.array([n for _, n in files], np.int64)
 
     def batch(self, numbers: Array) -> tuple[Array, ...]:
-        found = [self._picture(self._files[n]) for n in numbers.tolist()]
-        read = [k for k, picture in enumerate(found) if picture is not None]
+        pictures_or_none = [self._picture(self._files[n]) for n in numbers.tolist()]
+        read = [k for k, picture in enumerate(pictures_or_none) if picture is not None]
         if not read:
             first = self._files[numbers[0]]
             raise ValueError(f"no picture of a batch can be read, beginning with {first}")
-        places = [read[bisect_left(read, k) % len(read)] for k in range(len(found))]
-        pictures = [picture for k in places if (picture := found[k]) is not None]
+        places = [read[bisect_left(read, k) % len(read)] for k in range(len(pictures_or_none))]
+        pictures = [picture for k in places if (picture := pictures_or_none[k]) is not None]
         return np.concatenate(pictures), self.labels[numbers[places]]
 
     def inputs(self, numbers: Array) -> tuple[Array, ...]:

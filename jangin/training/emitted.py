@@ -58,8 +58,8 @@ def emit_step(whole: Whole, options: Options, kind: str, name: str, constants: s
     with limits.within(options.limits):
         limits_of = [whole.checkpoint, *([None] * (len(graphs) - 1))]
         plans = [lowered_plan(g, options, arena=a) for g, a in zip(graphs, limits_of, strict=True)]
-    made = _model(whole, plans, options, name, lies_beside(options.target, kind, constants))
-    return emitted(made, kind)
+    step = _model(whole, plans, options, name, lies_beside(options.target, kind, constants))
+    return emitted(step, kind)
 
 
 def numbers_graph(whole: Whole) -> Graph:
@@ -72,8 +72,8 @@ def numbers_graph(whole: Whole) -> Graph:
         optimizer = whole.optimizers[n]
 
         def number(count: Expr, rate: Expr, optimizer: Optimizer = optimizer, key: str = key) -> Expr:
-            found: Expr = optimizer.numbers(count, rate)[key]
-            return found
+            expr: Expr = optimizer.numbers(count, rate)[key]
+            return expr
 
         results.append(b.map(number, b.cast(count, F64), rates[n]))
     return b.graph(results, list(whole.step.numbers))
@@ -85,8 +85,8 @@ def _model(whole: Whole, plans: Sequence[Plan], options: Options, name: str, bes
     places = {f.name: Place("state", f.offset) for f in fields}
     own = {i: places[n] for i, n in whole.names.items()}
     places |= {n: Place("number", k) for k, n in enumerate(step.numbers)}
-    made, size = _step_entry(plans[0], step, places)
-    entries = [made, _numbers_entry(plans[1], places)]
+    step_entry, size = _step_entry(plans[0], step, places)
+    entries = [step_entry, _numbers_entry(plans[1], places)]
     entries += [
         _read_entry(plan, graph, own)
         for plan, graph in zip(plans[2:], (whole.evaluation, whole.inference), strict=False)
@@ -140,5 +140,5 @@ def _numbers_entry(plan: Plan, known: Mapping[str, Place]) -> Entry:
 def _read_entry(plan: Plan, graph: StepGraph, known: Mapping[str, Place]) -> Entry:
     """Return the places of a part that reads the state alone."""
     inputs = tuple(_source(n, graph, known) for n in plan.inputs)
-    made = (Place("loss") if n == graph.loss else Place("made", k) for k, n in enumerate(plan.outputs))
-    return Entry(inputs, tuple(made))
+    places = (Place("loss") if n == graph.loss else Place("made", k) for k, n in enumerate(plan.outputs))
+    return Entry(inputs, tuple(places))

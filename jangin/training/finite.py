@@ -17,9 +17,9 @@ def is_finite(array: Array) -> bool:
 def first_fault(graph: Graph, feeds: Mapping[str, Array]) -> str:
     """Run a graph node by node, and describe the first node that gives NaN. If infinity went into it, name
     the first node that gave that too. Without NaN, describe the first node that gives infinity."""
-    given = [n for n in graph.inputs if not is_finite(feeds[n])]
-    if given:
-        return f"the input {given[0]!r} has {_kind(feeds[given[0]])} already"
+    faulty = [n for n in graph.inputs if not is_finite(feeds[n])]
+    if faulty:
+        return f"the input {faulty[0]!r} has {_kind(feeds[faulty[0]])} already"
     infinite: dict[str, Node] = {}
     before: dict[str, set[str]] = {}
     with np.errstate(all="ignore"):

@@ -74,9 +74,9 @@ class Run:
         if place == 0 or self._order is None:
             self._order = np.random.default_rng([self._seed, epoch]).permutation(self._part.training)
         numbers = self._order[place * self._batch : (place + 1) * self._batch]
-        given = self._data.batch(numbers)
+        batch = self._data.batch(numbers)
         with uninterrupted():
-            self.losses.append(self.trainer.step(given))
+            self.losses.append(self.trainer.step(batch))
         return self.losses[-1]
 
     def epochs(self, count: int) -> Iterator[tuple[str, int, float]]:
@@ -123,8 +123,8 @@ class Run:
             raise ValueError(f"{path} is no checkpoint of `jangin train`")
         if not np.array_equal(run[SETUP], self._setup):
             names = ("batch", "seed", "training examples", "validation examples")
-            found = ", ".join(f"{n} {v}" for n, v in zip(names, run[SETUP].tolist(), strict=False))
-            raise ValueError(f"{path} is of another run ({found}): give the same, or another checkpoint")
+            settings = ", ".join(f"{n} {v}" for n, v in zip(names, run[SETUP].tolist(), strict=False))
+            raise ValueError(f"{path} is of another run ({settings}): give the same, or another checkpoint")
         self.trainer.load(path)
         self.losses, self.validation = run[LOSSES].tolist(), run[VALIDATION].tolist()
         self.accuracy = file[ACCURACY].tolist() if ACCURACY in file else []

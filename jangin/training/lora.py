@@ -59,8 +59,8 @@ def adapted(model: Trainable, given: Lora, own: Mapping[str, str]) -> Trainable:
             inputs.append(b.input(b.fresh(name), *typed(value)[:1], tuple(const(d) for d in array.shape)))
             parameters[inputs[-1].name] = array.astype(graph.constants[weight].dtype)
         first_input, second_input = (t.name for t in inputs)
-        found = Adapter(first_input, second_input, graph.constants[weight], chosen[weight], given.scale)
-        adapters[own[weight]] = found
+        change = Adapter(first_input, second_input, graph.constants[weight], chosen[weight], given.scale)
+        adapters[own[weight]] = change
         names |= dict(zip(pair, (t.name for t in inputs), strict=True))
     by_weight = {w: adapters[own[w]] for w in wanted}
     for node in graph.nodes:
@@ -86,14 +86,14 @@ def _is_product(node: Node) -> bool:
 def _weights(nodes: Sequence[Node], constants: Mapping[str, Array]) -> dict[str, bool]:
     """Return the constants of two axes that are a product's right operand. The value tells whether all
     products transpose it."""
-    found: dict[str, bool] = {}
+    turned_weights: dict[str, bool] = {}
     for node in nodes:
         weight = node.inputs[1] if _is_product(node) else ""
         if weight in constants and constants[weight].ndim == 2 and constants[weight].dtype.kind == "f":
             turned = node.of(MatMul).transpose_b
-            if found.setdefault(weight, turned) != turned:
+            if turned_weights.setdefault(weight, turned) != turned:
                 raise CompileError(f"lora: {weight} is read both ways round: leave it out of targets")
-    return found
+    return turned_weights
 
 
 def _with_term(b: Builder, node: Node, adapter: Adapter) -> None:

@@ -29,8 +29,8 @@ class WithLoss(torch.nn.Module):  # type: ignore[misc]
         self.model, self.loss = model, loss
 
     def forward(self, *batch: Any) -> Any:
-        *given, target = batch
-        return self.loss(self.model(*given), target)
+        *inputs, target = batch
+        return self.loss(self.model(*inputs), target)
 
 
 def of_module(
@@ -42,7 +42,7 @@ def of_module(
     `held` names buffers that become inputs although the module doesn't change them. Raises CompileError,
     which tells the reason, if the module can't be exported or lowered."""
     program = _exported(module, batch)
-    found, prefix = traced(program), "model." if isinstance(module, WithLoss) else ""
+    exported, prefix = traced(program), "model." if isinstance(module, WithLoss) else ""
 
     def own(name: str) -> str:
         """Return a parameter's name in the module without its loss."""
@@ -58,14 +58,18 @@ def of_module(
     parameters = {i: _array(tensors[n]) for i, n in owners.items() if n in trained and own(n) in wanted}
     if not parameters and not isinstance(chosen, Lora):
         raise CompileError("no parameter of the module is trained: each has requires_grad=False")
-    changed = _changed(found, {n: i for i, n in owners.items()}, state)
+    changed = _changed(exported, {n: i for i, n in owners.items()}, state)
     buffers = {i: _array(tensors[n]) for i, n in owners.items() if i in changed or own(n) in held}
-    graph = _shared(found.model.bound(options.shapes or {}), same)
-    made = lowered(Imported(graph, ATEN, {}), parameters, buffers, changed, options)
-    results = tuple(o.name for o in found.outputs if o.name and not o.written)
+    graph = _shared(exported.model.bound(options.shapes or {}), same)
+    trainable = lowered(Imported(graph, ATEN, {}), parameters, buffers, changed, options)
+    results = tuple(o.name for o in exported.outputs if o.name and not o.written)
     names = {own(n): first[id(t)] for n, t in state.items() if first.get(id(t)) in {*parameters, *buffers}}
-    made = replace(made, inputs=tuple(filter(None, found.inputs)), outputs=results, names=names)
-    return adapted(made, chosen, {i: own(n) for i, n in owners.items()}) if isinstance(chosen, Lora) else made
+    trainable = replace(trainable, inputs=tuple(filter(None, exported.inputs)), outputs=results, names=names)
+    return (
+        adapted(trainable, chosen, {i: own(n) for i, n in owners.items()})
+        if isinstance(chosen, Lora)
+        else trainable
+    )
 
 
 def _shared(graph: Graph, same: Mapping[str, str]) -> Graph:
@@ -75,12 +79,12 @@ def _shared(graph: Graph, same: Mapping[str, str]) -> Graph:
 
 
 def _exported(module: torch.nn.Module, batch: Sequence[Any]) -> ExportedProgram:
-    given = tuple(
+    tensors = tuple(
         torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x for x in batch
     )
     try:
         with torch.enable_grad():  # otherwise a module's own regions without gradients aren't told apart
-            program = torch.export.export(module, given, strict=False)
+            program = torch.export.export(module, tensors, strict=False)
     except Exception as error:  # PyTorch's exporter raises anything the module's own code raises
         lines = [line for line in str(error).splitlines() if line.strip()]
         why = " ".join(lines[:3]) or type(error).__name__

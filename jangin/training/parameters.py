@@ -98,17 +98,27 @@ def lowered(
     constants = {n: a for n, a in graph.constants.items() if n not in {**parameters, **buffers}}
     behind = [n for n in (*parameters, *buffers) if n not in graph.inputs]
     whole = replace(graph, inputs=(*graph.inputs, *behind), constants=constants)
-    found: list[OwnGradient] = []
-    made = lower(
+    own_gradients: list[OwnGradient] = []
+    gradient_graph = lower(
         replace(imported, graph=whole), options.lowerings, unchecked=options.unchecked, trained=True,
-        own_gradients=found,
+        own_gradients=own_gradients,
     )  # fmt: skip
-    if has_steps(made):
+    if has_steps(gradient_graph):
         raise CompileError(
             "the model runs in steps that depend on its data (branches, loops, or sizes that a run "
             "computes), and only one plan can be trained: leave them out, or fix sizes with shapes="
         )
     own = tuple(n for n in graph.inputs if n not in buffers)
     names = {n: n for n in (*parameters, *buffers)}
-    random = next((n for n in made.inputs if n not in whole.inputs), "")
-    return Trainable(made, own, made.outputs, parameters, buffers, changed, names, random, tuple(found))
+    random = next((n for n in gradient_graph.inputs if n not in whole.inputs), "")
+    return Trainable(
+        gradient_graph,
+        own,
+        gradient_graph.outputs,
+        parameters,
+        buffers,
+        changed,
+        names,
+        random,
+        tuple(own_gradients),
+    )

@@ -60,12 +60,12 @@ class Processes(Reduced):
         try:
             for other, part in zip(self._others, parts[1:], strict=True):
                 _send(other, (part, state, dict(numbers), draw))
-            made = super().run(parts[0], kept, numbers, draw)
+            outputs = super().run(parts[0], kept, numbers, draw)
         except BaseException:
             _ended(self._others)
             raise
         self.is_stale = False
-        return made
+        return outputs
 
     def _start(self) -> None:
         self._folder = tempfile.TemporaryDirectory()
@@ -107,13 +107,13 @@ class Processes(Reduced):
 
     def _said(self) -> str:
         """Return the last words of the processes that have ended, each with its number and status."""
-        found = []
+        words = []
         for rank, other in enumerate(self._others, start=1):
             if (status := other.poll()) is not None:
                 lines = (Path(self._folder.name) / f"errors{rank}").read_text(errors="replace").split("\n")
                 last = [line for line in lines if line.strip()][-1:]
-                found.append(": ".join([f"process {rank} of {self.count} with status {status}", *last]))
-        return "; ".join(found) or "none says why"
+                words.append(": ".join([f"process {rank} of {self.count} with status {status}", *last]))
+        return "; ".join(words) or "none says why"
 
 
 def _send(other: subprocess.Popen[bytes], command: Any) -> None:
@@ -156,8 +156,8 @@ def _work(folder: Path, rank: int, count: int) -> None:
         except EOFError:
             return
         kept = kept if state is None else state
-        made = step.run(batch, kept, numbers, draw)
-        kept = {n: made[out] for n, out in step.step.after.items()}
+        outputs = step.run(batch, kept, numbers, draw)
+        kept = {n: outputs[out] for n, out in step.step.after.items()}
 
 
 if __name__ == "__main__":

@@ -36,16 +36,16 @@ class Reduced:
         has changed get their old values back if the gradients can't be averaged."""
         own, other = ({n: kept[n] for n in runner.names if n in kept} for runner in (self.first, self.second))
         before = {n: kept[n].copy() for n in self.first.step.after}
-        found = self.first.run(batch, own, {}, draw)
-        given = [np.array(found[self.first.step.loss])]
-        given += [np.ascontiguousarray(found[g]) for g in self.first.step.gradients.values()]
+        outputs = self.first.run(batch, own, {}, draw)
+        summed = [np.array(outputs[self.first.step.loss])]
+        summed += [np.ascontiguousarray(outputs[g]) for g in self.first.step.gradients.values()]
         try:
-            self.reduce(given)
+            self.reduce(summed)
         except BaseException:
             for name, array in before.items():
                 np.copyto(kept[name], array)
             raise
-        return {**found, **self.second.run(tuple(given), other, numbers)}
+        return {**outputs, **self.second.run(tuple(summed), other, numbers)}
 
 
 def over_processes(group: Any = None) -> Reduce:
@@ -85,10 +85,10 @@ def _summed(flat: Any, group: Any) -> None:
 
 def _joined(arrays: Sequence[Array]) -> list[tuple[Array, list[tuple[Array, Array]]]]:
     """Return one array for each dtype, with the arrays' numbers in a row, and the part of each."""
-    found = []
+    blocks = []
     for dtype in dict.fromkeys(a.dtype for a in arrays):
         same = [a for a in arrays if a.dtype == dtype]
         whole = np.concatenate([a.reshape(-1) for a in same])
         ends = np.cumsum([a.size for a in same])
-        found.append((whole, list(zip(same, np.split(whole, ends[:-1]), strict=True))))
-    return found
+        blocks.append((whole, list(zip(same, np.split(whole, ends[:-1]), strict=True))))
+    return blocks

@@ -32,8 +32,8 @@ class Runner:
     def of(cls, step: StepGraph, options: Options, seed: int, checkpoint: int | None = None) -> Self:
         """Compile a step, and load it."""
         with limits.within(options.limits):
-            made = executable(build_plan(step.graph, options, arena=checkpoint), options.threads)
-        return cls(step, made, seed)
+            compiled = executable(build_plan(step.graph, options, arena=checkpoint), options.threads)
+        return cls(step, compiled, seed)
 
     def run(
         self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int = 0
@@ -41,17 +41,17 @@ class Runner:
         """Run the step, and return all outputs by name. Arrays of `kept` whose next state is an output are
         updated in place. The random numbers follow from the seed and `draw`, the number of the run. Raises
         ValueError or TypeError for a batch that isn't like the example."""
-        found: dict[str, Array] = self.executable.run(self.feeds(batch, kept, numbers, draw))
-        return found
+        outputs: dict[str, Array] = self.executable.run(self.feeds(batch, kept, numbers, draw))
+        return outputs
 
     def feeds(
         self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int
     ) -> dict[str, Array]:
         """Return all inputs of a run, by name."""
-        given = batch if isinstance(batch, (tuple, list)) else (batch,)
-        if len(given) != len(self.step.inputs):
-            raise ValueError(f"a batch has {len(self.step.inputs)} arrays as the example, not {len(given)}")
-        feeds = dict(zip(self.step.inputs, map(as_array, given), strict=True))
+        arrays = batch if isinstance(batch, (tuple, list)) else (batch,)
+        if len(arrays) != len(self.step.inputs):
+            raise ValueError(f"a batch has {len(self.step.inputs)} arrays as the example, not {len(arrays)}")
+        feeds = dict(zip(self.step.inputs, map(as_array, arrays), strict=True))
         feeds |= {**kept, **numbers}
         if self.step.random:
             words = (self.seed & MASK, self.seed >> 32 & MASK, draw & MASK)

@@ -77,8 +77,10 @@ class StepBuilder:
         self.inputs = list(model.inputs)
         self.loss = self._loss(loss, target)
         self.b.prefix, self.b.source = "gradient", Sources.of("gradient")
-        given = {n: self._tensor(n) for n in model.parameters} if differentiated else {}
-        self.gradients = dict(zip(given, gradients(self.b, self.loss, [*given.values()]), strict=True))
+        parameters = {n: self._tensor(n) for n in model.parameters} if differentiated else {}
+        self.gradients = dict(
+            zip(parameters, gradients(self.b, self.loss, [*parameters.values()]), strict=True)
+        )
 
     def _tensor(self, name: str) -> Tensor:
         return Tensor(name, *typed(self.b.values[name]))
@@ -122,14 +124,14 @@ class StepBuilder:
 
     def with_gradients(self) -> StepGraph:
         """Return the graph with the loss and the gradients as outputs."""
-        made = {n: self.b.fresh(f"d{n}") for n in self.gradients}
-        return self._finished(self.gradients, made, {}, {}, {}, made)
+        names = {n: self.b.fresh(f"d{n}") for n in self.gradients}
+        return self._finished(self.gradients, names, {}, {}, {}, names)
 
     def with_output(self) -> StepGraph:
         """Return the graph with the loss and the model's first output as outputs."""
         name = self.b.fresh("output")
-        made = {name: name}
-        step = self._finished({name: self._tensor(self.model.outputs[0])}, made, {}, {}, {}, made)
+        names = {name: name}
+        step = self._finished({name: self._tensor(self.model.outputs[0])}, names, {}, {}, {}, names)
         return replace(step, gradients={}, output=name)
 
     def updated(self, optimizers: Sequence[Optimizer], chosen: Mapping[str, int]) -> StepGraph:
@@ -159,8 +161,8 @@ class StepBuilder:
             new, after = optimizer.update(b, self._tensor(name), g, state, scalars[chosen[name]])
             results[name] = new
             results |= {own: after[slot] for own, (of, slot) in slots.items() if of == name}
-        made = {n: b.fresh(f"new.{n}") for n in results}
-        return self._finished(results, made, kept, slots, numbers, {})
+        names = {n: b.fresh(f"new.{n}") for n in results}
+        return self._finished(results, names, kept, slots, numbers, {})
 
     def _finished(
         self, results: Mapping[str, Tensor], made: Mapping[str, str], kept: Mapping[str, Array],

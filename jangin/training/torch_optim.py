@@ -67,10 +67,10 @@ def _optimizer(kind: str, group: Mapping[str, Any]) -> optim.Optimizer:
     hasn't got."""
     if kind not in SETTINGS:
         raise CompileError(f"torch.optim.{kind} can't be taken over: there are {', '.join(SETTINGS)}")
-    made, known = SETTINGS[kind]
+    make, known = SETTINGS[kind]
     extra = {k: v for k, v in group.items() if k not in known and k not in OTHERS}
     asked = [k for k, v in extra.items() if v and not (k == "decoupled_weight_decay" and kind == "AdamW")]
     if asked:
         raise CompileError(f"torch.optim.{kind} with {', '.join(asked)} can't be taken over: leave that out")
     settings = {k: group[k] for k in known if k in group}
-    return made(lr=float(group["lr"]), **settings)
+    return make(lr=float(group["lr"]), **settings)

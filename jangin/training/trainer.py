@@ -67,8 +67,8 @@ class Task:
         if callable(self.loss):
             whole = WithLoss(self.model, self.loss)
             return of_module(whole, self.example, self.chosen, self.options, held)
-        given = self.example if self.loss is None else self.example[:-1]
-        return of_module(self.model, given, self.chosen, self.options, held)
+        inputs = self.example if self.loss is None else self.example[:-1]
+        return of_module(self.model, inputs, self.chosen, self.options, held)
 
     @property
     def added(self) -> tuple[losses.Loss | None, Array | None]:
@@ -103,14 +103,14 @@ class ValueAndGrad:
         missing = self._names.keys() - parameters.keys()
         if missing:
             raise ValueError(f"no array for the parameters {', '.join(sorted(missing))}")
-        given = {i: as_array(parameters[n]) for n, i in self._names.items()}
+        weights = {i: as_array(parameters[n]) for n, i in self._names.items()}
         step = self._runner.step
         self._calls += 1
         with uninterrupted():
-            found = self._runner.run(batch, {**given, **self._buffers}, {}, self._calls)
-            self._buffers = {n: found[step.after[n]] for n in self._buffers}
-        made = {n: found[step.gradients[i]] for n, i in self._names.items()}
-        return float(found[step.loss]), made
+            outputs = self._runner.run(batch, {**weights, **self._buffers}, {}, self._calls)
+            self._buffers = {n: outputs[step.after[n]] for n in self._buffers}
+        by_name = {n: outputs[step.gradients[i]] for n, i in self._names.items()}
+        return float(outputs[step.loss]), by_name
 
 
 class Trainer:
@@ -163,19 +163,19 @@ class Trainer:
         Ctrl-C waits for the end of the step. Raises FloatingPointError if numbers that aren't finite are
         looked for and found."""
         count, step = self.count + 1, self._runner.step
-        found = [o.numbers(count, lr) for o, lr in zip(self._optimizers, self._now(), strict=True)]
-        numbers = {name: np.asarray(found[n][key]) for name, (n, key) in step.numbers.items()}
+        figures = [o.numbers(count, lr) for o, lr in zip(self._optimizers, self._now(), strict=True)]
+        numbers = {name: np.asarray(figures[n][key]) for name, (n, key) in step.numbers.items()}
         before = {n: a.copy() for n, a in self._kept.items()} if self._check else {}
         with uninterrupted():
-            made = self._runner.run(batch, self._kept, numbers, count)
-            after = {n: made[out] for n, out in step.after.items()}
-            if self._check and not all(map(is_finite, (made[step.loss], *after.values()))):
+            outputs = self._runner.run(batch, self._kept, numbers, count)
+            after = {n: outputs[out] for n, out in step.after.items()}
+            if self._check and not all(map(is_finite, (outputs[step.loss], *after.values()))):
                 self._kept = before
                 fault = first_fault(step.graph, self._runner.feeds(batch, before, numbers, count))
                 raise FloatingPointError(f"step {count}: {fault}; the step changed nothing")
             self._kept = after
             self.count = count
-        return float(made[step.loss])
+        return float(outputs[step.loss])
 
     def _now(self) -> list[float]:
         """Return the learning rates of the next step."""
@@ -194,9 +194,9 @@ class Trainer:
             step = StepBuilder(model, *self._task.added, differentiated=False).with_output()
             self._evaluation = Runner.of(step, self._task.options, self._task.seed)
         kept = {i: self._kept[n] for i, n in self._evaluated_names.items()}
-        found = self._evaluation.run(batch, kept, {})
+        outputs = self._evaluation.run(batch, kept, {})
         step = self._evaluation.step
-        return float(found[step.loss]), found[step.output]
+        return float(outputs[step.loss]), outputs[step.output]
 
     def _own_names(self, model: Trainable) -> dict[str, str]:
         """Return the step's input for each input of another graph of the model that has weights."""
@@ -237,9 +237,9 @@ class Trainer:
             inference, names, self._checkpoint,
         )  # fmt: skip
         options = task.options.but(threads=1, **({} if target is None else {"target": target}))
-        made = emit_step(whole, options, kind, name, constants)
-        made.save(path, force=force)
-        return made
+        step = emit_step(whole, options, kind, name, constants)
+        step.save(path, force=force)
+        return step
 
     # -- state ----------------------------------------------------------------------------------
 
@@ -251,14 +251,14 @@ class Trainer:
         """Return the trained parameters and changing buffers by the model's own names. Adapters are added to
         the weights that they belong to."""
         inner = {i for a in self._adapters.values() for i in (a.first, a.second)}
-        found = {n: self._kept[i].copy() for n, i in self._names.items() if i not in inner}
-        return {**found, **{n: a.merged(self._kept) for n, a in self._adapters.items()}}
+        weights = {n: self._kept[i].copy() for n, i in self._names.items() if i not in inner}
+        return {**weights, **{n: a.merged(self._kept) for n, a in self._adapters.items()}}
 
     @property
     def arena_bytes(self) -> int:
         """The bytes of working memory of a step, beside the state and the scratch memory of threads."""
-        found: int = self._runner.executable.arena_bytes()
-        return found
+        count: int = self._runner.executable.arena_bytes()
+        return count
 
     @property
     def repeated_share(self) -> float:
@@ -278,10 +278,10 @@ class Trainer:
 
     def optimizer_state(self) -> dict[str, dict[str, Array]]:
         """Return copies of the optimizer's state, by the parameter's name and the array's own name."""
-        found: dict[str, dict[str, Array]] = {}
+        state_of: dict[str, dict[str, Array]] = {}
         for name, slot, array in self._slots():
-            found.setdefault(name, {})[slot] = array.copy()
-        return found
+            state_of.setdefault(name, {})[slot] = array.copy()
+        return state_of
 
     def _slots(self) -> Iterator[tuple[str, str, Array]]:
         """Yield the arrays that the optimizer keeps, each with the parameter's name and its own."""
@@ -293,11 +293,11 @@ class Trainer:
     def load_optimizer_state(self, state: Mapping[str, Mapping[str, Any]], count: int) -> None:
         """Continue after `count` steps with an optimizer's state."""
         owners = {i: name for name, i in self._names.items()}
-        given = {}
+        arrays = {}
         for own, (of, slot) in self._runner.step.slots.items():
             name = next((n for n, i in self._names.items() if i == of and n in state), owners[of])
-            given[own] = f"{name}.{slot}", state.get(name, {}).get(slot)
-        self._take(given)
+            arrays[own] = f"{name}.{slot}", state.get(name, {}).get(slot)
+        self._take(arrays)
         self.count = count
 
     def _take(self, given: Mapping[str, tuple[str, Any]]) -> None:
@@ -413,20 +413,20 @@ def parsed_optimizer(text: str) -> Optimizer:
     if name not in OPTIMIZERS:
         raise ValueError(f"{name!r} is no optimizer; there are {', '.join(OPTIMIZERS)}")
     known = [f.name for f in fields(OPTIMIZERS[name])]
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for part in re.split(r",(?=\s*\w+=)", settings) if settings else ():
         key, _, value = part.partition("=")
         try:
-            found[key.strip()] = ast.literal_eval(value.strip())
+            options[key.strip()] = ast.literal_eval(value.strip())
         except (ValueError, SyntaxError):
             raise ValueError(f"{part!r} is no setting of {name}: write lr=1e-3") from None
-    if unknown := found.keys() - known:
+    if unknown := options.keys() - known:
         raise ValueError(f"{name} has no {min(unknown)!r}; it has {', '.join(known)}")
-    for key, value in found.items():
+    for key, value in options.items():
         usual = getattr(OPTIMIZERS[name](), key)  # type: ignore[call-arg]
         if not _is_alike(value, usual):
             raise ValueError(f"{key}={value!r} is no setting of {name}: write it as {key}={usual}")
-    return OPTIMIZERS[name](**found)
+    return OPTIMIZERS[name](**options)
 
 
 def _is_alike(value: Any, usual: Any) -> bool:

@@ -36,7 +36,7 @@ def write_trained(model: Any, weights: Mapping[str, Array], output: Path, option
 
 def _onnx(model: Any, weights: Mapping[str, Array], options: Options) -> bytes:
     """Return the model in ONNX's format."""
-    found = cases.imported(model, options)
+    imported = cases.imported(model, options)
     if isinstance(format_of(opened(model)), OnnxFormat):
         import onnx
         from onnx import numpy_helper
@@ -47,8 +47,8 @@ def _onnx(model: Any, weights: Mapping[str, Array], options: Options) -> bytes:
             for name, array in weights.items():
                 places[name].CopyFrom(numpy_helper.from_array(array, name))
             return bytes(proto.SerializeToString())
-    constants = {**found.graph.constants, **weights}
+    constants = {**imported.graph.constants, **weights}
     graph = lower(
-        replace(found, graph=replace(found.graph, constants=constants)), options.lowerings, whole=True
+        replace(imported, graph=replace(imported.graph, constants=constants)), options.lowerings, whole=True
     )
-    return writer.written(graph, found.metadata)
+    return writer.written(graph, imported.metadata)

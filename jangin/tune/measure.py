@@ -183,20 +183,20 @@ class Race:
 def timings(rounds: Sequence[Sequence[float]]) -> list[Timing]:
     """Return the timings of candidates, given rounds that have one figure for each, in seconds or by another
     objective. Ratios are to the first candidate."""
-    found = []
+    bounds = []
     for times in zip(*rounds, strict=True):
         low, middle, high = statistics.quantiles((t / r[0] for t, r in zip(times, rounds, strict=True)), n=4)
         doubt = NOTCH * (high - low) / math.sqrt(len(rounds))
-        found.append(Timing(min(times), middle, middle - doubt, middle + doubt))
-    return found
+        bounds.append(Timing(min(times), middle, middle - doubt, middle + doubt))
+    return bounds
 
 
 def _other_data(count: int) -> Node:
     """Return a kernel that reads and writes `count` floats."""
     editor = Editor({})
-    given = editor.declare(SWEEP, F32, (const(count),))
-    out = editor.add(Map(Var("x0", F32) + const(1.0, F32)), [given], f"{SWEEP}.out")
-    return kernel_node(editor.rewritten(Graph("sweep", (given,), (out,), (), {}, {})), NO_SOURCE)
+    source = editor.declare(SWEEP, F32, (const(count),))
+    out = editor.add(Map(Var("x0", F32) + const(1.0, F32)), [source], f"{SWEEP}.out")
+    return kernel_node(editor.rewritten(Graph("sweep", (source,), (out,), (), {}, {})), NO_SOURCE)
 
 
 def random_feeds(exe: Executable, sizes: Mapping[str, int]) -> dict[str, Array]:

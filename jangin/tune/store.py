@@ -130,7 +130,7 @@ class Store:
                 rows = db.execute(f"SELECT {columns} FROM kernels WHERE place = ?", (place,)).fetchall()
         except (sqlite3.Error, ValueError):
             return {}
-        return {row[0]: found for row in rows if (found := _finding(*row[1:])) is not None}
+        return {row[0]: finding for row in rows if (finding := _finding(*row[1:])) is not None}
 
     def put(self, place: str, found: Mapping[str, Finding]) -> None:
         """Store findings by kernel digest, in place of older ones. Raises OSError or sqlite3.Error if the

@@ -201,12 +201,12 @@ def executable_of(graph: Graph, options: Options, threads: int) -> Executable:
 def sizes_of(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
     """Return the sizes of a graph's symbols by name: those given, and else EXPECTED or the nearest size in
     the range."""
-    found = {}
+    sizes = {}
     for var, (low, high) in graph.symbols.items():
         least, most = (None if e is None else int(str(e)) for e in (low, high))
         name = own_name(var)
-        found[name] = given.get(name, max(least or 1, min(most or EXPECTED, EXPECTED)))
-    return found
+        sizes[name] = given.get(name, max(least or 1, min(most or EXPECTED, EXPECTED)))
+    return sizes
 
 
 def _text(way: Scheduled) -> str:
@@ -230,18 +230,18 @@ class TuningModel:
     def kernels(self, exe: Executable, known: Mapping[str, Finding]) -> list[TuningKernel]:
         """Return the kernels that can be tuned, with the seconds that they take in a run of the model. `exe`
         is the untuned model, and `known` has earlier findings."""
-        found: dict[str, TuningKernel] = {}
+        kernels: dict[str, TuningKernel] = {}
         nodes, machine = [n for n in self.graph.nodes if n.op == "kernel"], self.options.target.machine
         for node, taken in zip(nodes, exe.profile(random_feeds(exe, self.sizes), 5), strict=True):
             if is_opaque(node):
                 continue
             digest, workload, _ = kernel_workload(node, self.graph, self.options)
-            kernel = found.get(digest) or self._kernel(digest, node, workload, known.get(digest))
-            found[digest] = kernel
+            kernel = kernels.get(digest) or self._kernel(digest, node, workload, known.get(digest))
+            kernels[digest] = kernel
             kernel.report.launches += 1
             kernel.report.before += taken.seconds
             kernel.report.bound += machine.least_seconds(taken.flops, taken.bytes, self.threads)
-        return list(found.values())
+        return list(kernels.values())
 
     def _kernel(self, digest: str, node: Node, workload: Workload, known: Finding | None) -> TuningKernel:
         ranked = kernel_candidates(workload, self.options)
@@ -280,7 +280,7 @@ class TuningModel:
         except EnergyError:
             raise
         except Exception:  # a defective candidate may raise anything; alone, each shows if it is the one
-            return [found for candidate in batch for found in self._race_alone(kernel, candidate)]
+            return [winner for candidate in batch for winner in self._race_alone(kernel, candidate)]
         return []
 
     def _race_alone(self, kernel: TuningKernel, candidate: Candidate) -> list[str]:
@@ -382,8 +382,8 @@ class TuningModel:
         if self.meter is not None:
             models = [untuned] if tuned is untuned else [untuned, tuned]
             costs = self.meter.rounds([partial(exe.run, feeds) for exe in models])
-            found = timings([[cost.figure(objective) for cost in turn] for turn in costs])
-            return found[0], found[-1]
+            ends = timings([[cost.figure(objective) for cost in turn] for turn in costs])
+            return ends[0], ends[-1]
         rounds: list[list[float]] = []
         start = time.perf_counter()
         while len(rounds) < FINAL_ROUNDS or time.perf_counter() - start < FINAL_SECONDS:

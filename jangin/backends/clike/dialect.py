@@ -237,9 +237,9 @@ class C(Dialect):
         params = ", ".join(_ABI[t] + n for t, n in zip(types, names, strict=True))
         buffers = (f"((void **){names[0]})[{n}]" for n in range(len(func.params)))
         numbers = (f"((i64 *){names[1]})[{n}]" for n in range(len(sizes(func))))
-        given = ", ".join([*buffers, *numbers, *names[2:]])
+        arguments = ", ".join([*buffers, *numbers, *names[2:]])
         ignored = "" if sizes(func) else f"  (void){names[1]};\n"
-        return f"{self.linkage}{_ABI[KERNEL.result]}{name}({params}) {{\n{ignored}  {body}({given});\n}}"
+        return f"{self.linkage}{_ABI[KERNEL.result]}{name}({params}) {{\n{ignored}  {body}({arguments});\n}}"
 
     def keep(self, v: str) -> str:
         return f"KEEP({v})"

@@ -36,9 +36,9 @@ def row_function(
     else:
         body = dialect.lanes(row, [_Lane(dialect, lanes, n).statement(loop.body) for n in range(lanes)])
         body = f"{result} r; {body} return r;" if row.result else body
-    given = (_parameter(p, lanes, space) for p in func.params if p.name != "r")
+    params = (_parameter(p, lanes, space) for p in func.params if p.name != "r")
     name = function_name(row, dtype, lanes, space)
-    return f"{dialect.inline} {result} {name}({', '.join(given)}) {{ {body} }}"
+    return f"{dialect.inline} {result} {name}({', '.join(params)}) {{ {body} }}"
 
 
 def _parameter(p: Buffer, lanes: int, space: str) -> str:

@@ -62,17 +62,17 @@ def kernel_texts(
 ) -> list[str]:
     """Return a kernel's functions. The types and functions that they use are added to the definitions.
     `overlapping` has the numbers of the parameters whose memory may overlap."""
-    made, texts = parts(narrowed(func, target, dialect.most_lanes), target), []
-    for part in made:
+    pieces, texts = parts(narrowed(func, target, dialect.most_lanes), target), []
+    for part in pieces:
         writer = ClikeWriter(target, dialect, definitions)
         Kernel(per_thread(part) if dialect.groups else part, writer).run()
         lines = tidy([*writer.arrays, *writer.lines], writer.loaded, dialect.keep)
         ignored = [f"  (void){name};" for name in unused(_names(func), lines)]
         texts += [f"{_head(part, dialect, overlapping)} {{", *ignored, *lines, "}"]
-    if len(made) > 1:  # the parts of one task run one after another
-        given = [n for n in _names(func) if n not in ("lo", "hi", "scratch")]
-        args = ", ".join([*given, "t", "t + 1", "scratch"])
-        calls = "".join(f"    {exported(part)}_body({args});\n" for part in made)
+    if len(pieces) > 1:  # the parts of one task run one after another
+        names = [n for n in _names(func) if n not in ("lo", "hi", "scratch")]
+        args = ", ".join([*names, "t", "t + 1", "scratch"])
+        calls = "".join(f"    {exported(part)}_body({args});\n" for part in pieces)
         loop = f"  for (i64 t = lo; t < hi; ++t) {{\n{calls}  }}"
         texts += [f"{_head(func, dialect, overlapping)} {{", loop, "}"]
     return [*texts, dialect.entry(func, exported(func), f"{exported(func)}_body")]

@@ -105,8 +105,8 @@ class CFunctions(FunctionWriter):
 
     def store(self, base: Value, index: Value, value: Value) -> None:
         cast = "(void *)" if value.type == "ptr" else ""
-        given = f"{self._text(base)}, {self._text(index)}, {cast}{self._text(value)}"
-        self._put(f"store_{value.type}({given});")
+        arguments = f"{self._text(base)}, {self._text(index)}, {cast}{self._text(value)}"
+        self._put(f"store_{value.type}({arguments});")
 
     def at(self, base: Value, offset: Value) -> Value:
         return (
@@ -128,8 +128,8 @@ class CFunctions(FunctionWriter):
         self.count += 1
         number = Value(f"v{self.count}", "i64")
         self._put(f"int64_t {number.text};")
-        given = f"(int64_t){self._text(a)}, (int64_t){self._text(b)}"
-        return number, self._line(f"__builtin_{op}_overflow({given}, &{number.text})", "bool")
+        operands = f"(int64_t){self._text(a)}, (int64_t){self._text(b)}"
+        return number, self._line(f"__builtin_{op}_overflow({operands}, &{number.text})", "bool")
 
     def compare(self, op: str, a: Value, b: Value) -> Value:
         return self._line(f"{self._text(a)} {_ORDERS[op]} {self._text(b)}", "bool")
@@ -182,10 +182,10 @@ def _used(lines: Sequence[str]) -> list[str]:
     kept: list[str] = []
     names: set[str] = set()
     for line in reversed(lines):
-        found = re.match(r" *(?:const \w+ |void \*)(v\d+) = (.*)", line)
-        if found and found[1] not in names and not re.search(r"\w\(", re.sub(r"load_\w+", "", found[2])):
+        match = re.match(r" *(?:const \w+ |void \*)(v\d+) = (.*)", line)
+        if match and match[1] not in names and not re.search(r"\w\(", re.sub(r"load_\w+", "", match[2])):
             continue
-        names.update(re.findall(r"\bv\d+\b", found[2] if found else line))
+        names.update(re.findall(r"\bv\d+\b", match[2] if match else line))
         kept.append(line)
     return kept[::-1]
 

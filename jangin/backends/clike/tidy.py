@@ -43,5 +43,5 @@ def needed(definitions: Mapping[str, str], bodies: Sequence[str]) -> list[str]:
 
 def unused(names: Sequence[str], lines: Sequence[str]) -> list[str]:
     """Return the parameters of a function that its body doesn't use."""
-    found = {name for line in lines for name in _NAME.findall(line)}
-    return [n for n in names if n not in found]
+    used = {name for line in lines for name in _NAME.findall(line)}
+    return [n for n in names if n not in used]

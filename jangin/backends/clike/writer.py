@@ -252,8 +252,8 @@ class ClikeWriter(Writer):
         if called not in self.definitions and not known:
             for p in row.func(dtype).params:
                 self.type(p.dtype, lanes)
-            made = row_function(row, dtype, lanes, self.target, self.dialect, space)
-            self.definitions[called] = made
+            text = row_function(row, dtype, lanes, self.target, self.dialect, space)
+            self.definitions[called] = text
         return f"{called}({', '.join(operands)})"
 
     def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:

@@ -65,14 +65,14 @@ class CudaBackend:
         written()
         compiler = _nvrtc(target)
         try:
-            made = compiler.compiled(text, target.cpu)
+            program = compiler.compiled(text, target.cpu)
             if target.cpu.endswith("a"):  # whose text no later device takes
                 later = compiler.compiled(text, f"compute_{target.cpu[3:-1]}").ptx
             else:
-                later = made.ptx
+                later = program.ptx
         except CompileError as error:
             raise CompileError(f"{kernel.func.name}: {error}") from error
-        return Built(exported(func), target.cpu, compiler.version, made.cubin, later).packed
+        return Built(exported(func), target.cpu, compiler.version, program.cubin, later).packed
 
     def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
         return ()

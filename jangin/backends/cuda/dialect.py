@@ -72,9 +72,9 @@ class Cuda(Dialect):
         buffers = [f"p{n}" for n in range(len(func.params))]
         numbers = [f"s{n}" for n in range(len(sizes(func)))]
         types = (type_name(in_memory(p.dtype)) for p in func.params)
-        given = [f"{t} *{b}" for t, b in zip(types, buffers, strict=True)]
-        given += [f"i64 {n}" for n in (numbers[:-1] if loops else numbers)]
-        given += ["i64 tasks", "i64 from", "i64 rounds", "u8 *scratch", "i64 stride"]
+        params = [f"{t} *{b}" for t, b in zip(types, buffers, strict=True)]
+        params += [f"i64 {n}" for n in (numbers[:-1] if loops else numbers)]
+        params += ["i64 tasks", "i64 from", "i64 rounds", "u8 *scratch", "i64 stride"]
         called = [*buffers, *numbers, "lo", "hi", "scratch + group * stride", *(["shared"] if own else [])]
         call = f"{body}({', '.join(called)});"
         if loops:
@@ -86,7 +86,7 @@ class Cuda(Dialect):
             bounds += ", 1"  # the compiler would spill some registers to let more groups run side by side
         return "\n".join([
             f'extern "C" __global__ void __launch_bounds__({bounds})',
-            f"{name}({', '.join(given)}) {{",
+            f"{name}({', '.join(params)}) {{",
             *([f"  __shared__ __align__({SHARED_ALIGN}) u8 shared[{room}];"] if own else []),
             "  const i64 groups = gridDim.x, group = blockIdx.x;",
             "  const i64 lo = groups == tasks ? group : tasks * group / groups;",

@@ -53,10 +53,10 @@ class Compiled:
 
     @property
     def usage(self) -> Usage:
-        found = _USAGE.search(self.log)
-        assert found is not None, f"the compiler's log says no usage: {self.log}"
-        stack, stores, loads, registers = map(int, found.groups()[:4])
-        return Usage(registers, stack, stores + loads, int(found[5] or 0))
+        match = _USAGE.search(self.log)
+        assert match is not None, f"the compiler's log says no usage: {self.log}"
+        stack, stores, loads, registers = map(int, match.groups()[:4])
+        return Usage(registers, stack, stores + loads, int(match[5] or 0))
 
 
 class Nvrtc:
@@ -68,9 +68,9 @@ class Nvrtc:
         major, minor, count = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
         self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
-        found = (ctypes.c_int * count.value)()
-        self._call("nvrtcGetSupportedArchs", found)
-        self.version, self.supported = (major.value, minor.value), frozenset(found)
+        architectures = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", architectures)
+        self.version, self.supported = (major.value, minor.value), frozenset(architectures)
 
     def __str__(self) -> str:
         return f"NVRTC {self.version[0]}.{self.version[1]}"
@@ -83,10 +83,10 @@ class Nvrtc:
     def compiled(self, text: str, architecture: str) -> Compiled:
         """Return a program compiled for an architecture. Raises CompileError with the compiler's messages."""
         program, options = ctypes.c_void_p(), [f"--gpu-architecture={architecture}", *OPTIONS]
-        given = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+        c_options = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
         self._call("nvrtcCreateProgram", ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None)
         try:
-            status = self._library.nvrtcCompileProgram(program, len(options), given)
+            status = self._library.nvrtcCompileProgram(program, len(options), c_options)
             log = self._said("ProgramLog", program).rstrip(b"\0").decode(errors="replace")
             if status:
                 raise CompileError(f"{self} failed for {architecture}: {log[:LOG]}")

@@ -49,12 +49,12 @@ class Addresses:
     def near(self, at: str) -> str:
         """Return the name of an address for an access at `at` that takes a small offset."""
         start, place = self._steps.get(at, (at, 0))
-        found = self._near.setdefault(start, [])
-        for name, before in found:
+        bases = self._near.setdefault(start, [])
+        for name, before in bases:
             if place - before in _OFFSETS:
                 return self._moved(name, str(place - before)) if place != before else name
-        found.append((self._from(*found[-1], place) if found else self._first_of(start, place), place))
-        return found[-1][0]
+        bases.append((self._from(*bases[-1], place) if bases else self._first_of(start, place), place))
+        return bases[-1][0]
 
     def _first_of(self, start: str, place: int) -> str:
         return self._moved(self._hidden(start), str(place))

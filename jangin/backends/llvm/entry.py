@@ -26,14 +26,14 @@ def entry_module(plan: Plan, target: Target) -> str:
     for function in (*(signature(KERNEL, x.function) for x in plan.launches), run, in_rounds, enter, leave):
         w.declare(function)
     index = {b.name: i for i, b in enumerate(plan.buffers)}
-    with w.define(signature(ENTRY)) as given:
+    with w.define(signature(ENTRY)) as params:
         for i, (var, _) in enumerate(plan.symbols):
-            w.names[var] = w.element(given["symbols"], i, "i64")
+            w.names[var] = w.element(params["symbols"], i, "i64")
         args, sizes = arrays(w, plan.launches)
-        pool, scratch, stride = given["pool"], given["scratch"], given["stride"]
+        pool, scratch, stride = params["pool"], params["scratch"], params["stride"]
 
         def pointer(name: str) -> Value:
-            return w.element(given["bufs"], index[name])
+            return w.element(params["bufs"], index[name])
 
         def share(kernel: Value, tasks: Value, grain: Value) -> None:
             w.call(run, pool, kernel, args, sizes, tasks, grain, scratch, stride)

@@ -18,5 +18,5 @@ def head(function: Function, name: str = "") -> str:
 
 def called(function: Function, callee: str, *operands: object) -> str:
     """Return a call of `callee` (`%f`, `@f`) with an operand for each parameter, as LLVM IR text."""
-    given = ", ".join(f"{t} {o}" for t, o in zip(function.types, operands, strict=True))
-    return f"call {function.result} {callee}({given})"
+    arguments = ", ".join(f"{t} {o}" for t, o in zip(function.types, operands, strict=True))
+    return f"call {function.result} {callee}({arguments})"

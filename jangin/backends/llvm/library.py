@@ -73,8 +73,8 @@ def library_module(name: str, call: LibraryCall) -> str:
         rest = f"{name}{REST}"
         declares.append(declared(KERNEL, rest))
         lines.append("  %last = add i64 %first, %m")
-        given = ("%args", "%sizes", "%first", "%last", "%scratch")
-        lines.append("  " + called(KERNEL, f'@"{rest}"', *given))
+        arguments = ("%args", "%sizes", "%first", "%last", "%scratch")
+        lines.append("  " + called(KERNEL, f'@"{rest}"', *arguments))
     return "\n".join(
         [
             *declares,

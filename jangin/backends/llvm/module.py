@@ -26,16 +26,16 @@ def emit_kernel(func: Func, target: Target, name: str = "") -> str:
 
     Raises CompileError, which names the kernel, if something in it has no code.
     """
-    whole, made = replace(func, name=name or func.name), parts(func, target)
-    named = [replace(part, name=whole.name + part.name.removeprefix(func.name)) for part in made]
+    whole, pieces = replace(func, name=name or func.name), parts(func, target)
+    named = [replace(part, name=whole.name + part.name.removeprefix(func.name)) for part in pieces]
     bodies, declared = list[str](), set[str]()
-    for part, header in zip(made, map(_head, named), strict=True):
+    for part, header in zip(pieces, map(_head, named), strict=True):
         writer = LlvmWriter(target, hoists=_hoists(target))
         Kernel(part, writer).run()
         writer.finish()
         bodies.append("\n".join([header, "entry:", *writer.allocas, *writer.lines, "  ret void", "}", ""]))
         declared.update(writer.declarations.values())
-    if len(made) > 1:
+    if len(pieces) > 1:
         bodies.append(_in_turn(whole, named))
     return "\n".join([f'source_filename = "{_escaped(whole.name)}"', f'target triple = "{target.triple}"', "",
                       *bodies, _entry(whole), *sorted(declared), "", _attributes(target), ""])  # fmt: skip
@@ -77,15 +77,15 @@ def _entry(func: Func) -> str:
     """Return the exported function, which unpacks its arguments."""
     name = _escaped(func.name)
     lines = [f"define {head(KERNEL, name)} #0 {{"]
-    given = []
+    arguments = []
     for array, kind, count in (("args", "ptr", len(func.params)), ("sizes", "i64", len(sizes(func)))):
         for n in range(count):
             at, value = f"%{array}.{n}.at", f"%{array}.{n}"
             lines.append(f"  {at} = getelementptr {kind}, ptr %{array}, i64 {n}")
             lines.append(f"  {value} = load {kind}, ptr {at}")
-            given.append(f"{kind} {value}")
-    given += ["i64 %lo", "i64 %hi", "ptr %scratch"]
-    lines += [f'  call void @"{name}.body"({", ".join(given)})', "  ret void", "}", ""]
+            arguments.append(f"{kind} {value}")
+    arguments += ["i64 %lo", "i64 %hi", "ptr %scratch"]
+    lines += [f'  call void @"{name}.body"({", ".join(arguments)})', "  ret void", "}", ""]
     return "\n".join(lines)
 
 
@@ -100,8 +100,10 @@ def _head(func: Func) -> str:
 
 def _in_turn(func: Func, parts: Sequence[Func]) -> str:
     """Return the internal function that runs the parts of one task one after another."""
-    given = [f"ptr %p{n}" for n in range(len(func.params))] + [f"i64 %s{n}" for n in range(len(sizes(func)))]
-    args = ", ".join([*given, "i64 %t", "i64 %next", "ptr %scratch"])
+    operands = [f"ptr %p{n}" for n in range(len(func.params))] + [
+        f"i64 %s{n}" for n in range(len(sizes(func)))
+    ]
+    args = ", ".join([*operands, "i64 %t", "i64 %next", "ptr %scratch"])
     return "\n".join([
         _head(func), "entry:", "  br label %task", "task:",
         "  %t = phi i64 [ %lo, %entry ], [ %next, %task ]", "  %next = add nuw nsw i64 %t, 1",

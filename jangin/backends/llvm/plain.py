@@ -135,16 +135,16 @@ class LlvmFunctions(FunctionWriter):
         return self._line(f"icmp {_ORDERS[op]} {self._operand(a)}, {self._bare(b)}", "bool")
 
     def select(self, cond: Value, a: Value, b: Value) -> Value:
-        given = ", ".join(map(self._operand, (cond, a, b)))
-        return self._line(f"select {given}", a.type)
+        operands = ", ".join(map(self._operand, (cond, a, b)))
+        return self._line(f"select {operands}", a.type)
 
     def fetch_add(self, at: Value, by: int) -> Value:
         return self._line(f"atomicrmw add ptr {at.text}, i32 {by} monotonic", "i32")
 
     def copy(self, to: Value, source: Value, count: Value) -> None:
         self.declared["declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)"] = None
-        given = f"ptr {to.text}, ptr {source.text}, i64 {count.text}, i1 false"
-        self.lines.append(f"  call void @llvm.memcpy.p0.p0.i64({given})")
+        operands = f"ptr {to.text}, ptr {source.text}, i64 {count.text}, i1 false"
+        self.lines.append(f"  call void @llvm.memcpy.p0.p0.i64({operands})")
 
     def call(self, signature: Signature, *given: Value, at: Value | None = None) -> Value:
         passed = (f"{_passed(t)} {self._bare(v)}" for (t, _), v in zip(signature.params, given, strict=True))

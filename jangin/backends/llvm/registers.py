@@ -53,10 +53,10 @@ class Registers:
         if place is None or own is not dtype or lanes % each or place % each:
             self._settle(array)
             return []
-        found = [array.held.get(n) for n in range(place, place + lanes, each)]
-        if None in found and len(found) > 1:
+        entries = [array.held.get(n) for n in range(place, place + lanes, each)]
+        if None in entries and len(entries) > 1:
             self._settle(array)
-        return [] if None in found else [held[1] for held in found if held]
+        return [] if None in entries else [held[1] for held in entries if held]
 
     def store(self, at: Pointer, v: Value) -> bool:
         """Keep a store until the block's end, or until it is needed. Return whether it is kept."""

@@ -79,13 +79,13 @@ def require_right(kernel: Kernel, device: Found, func: Func) -> None:
     if any(d < 0 for shape in shapes.values() for d in shape):
         return  # these sizes don't go together
     rng = np.random.default_rng(0)
-    given = {}
+    operands = {}
     for p in func.params:
         kind, count = p.dtype.numpy, prod(shapes[p.name])
         numbers = rng.integers(0, 2, count) if kind.kind in "iub" else rng.random(count, np.float32) * 2 - 1
-        given[p.name] = numbers.astype(kind).reshape(shapes[p.name])
-    want = native(func, given, symbols)
-    for name, value in run_alone(kernel, OpenCLDriver(device), func, given, symbols, 4).items():
+        operands[p.name] = numbers.astype(kind).reshape(shapes[p.name])
+    want = native(func, operands, symbols)
+    for name, value in run_alone(kernel, OpenCLDriver(device), func, operands, symbols, 4).items():
         wrong = _wrong(value, want[name])
         if wrong:
             raise CompileError(

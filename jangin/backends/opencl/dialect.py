@@ -139,19 +139,19 @@ class OpenCL(Dialect):
         loops = str(rounds(func)) != "1"
         numbers = [f"s{n}" for n in range(len(sizes(func)))]
         buffers = [f"p{n}" for n in range(len(func.params))]
-        given = [
+        params = [
             f"__global {type_name(in_memory(p.dtype))} *{b}"
             for p, b in zip(func.params, buffers, strict=True)
         ]
-        given += [f"i64 {n}" for n in (numbers[:-1] if loops else numbers)]
-        given += ["i64 tasks", "i64 from", "i64 rounds", "__global u8 *scratch", "i64 stride"]
+        params += [f"i64 {n}" for n in (numbers[:-1] if loops else numbers)]
+        params += ["i64 tasks", "i64 from", "i64 rounds", "__global u8 *scratch", "i64 stride"]
         called = f"{body}({', '.join([*buffers, *numbers, 'lo', 'hi', 'scratch + item * stride'])});"
         if loops:
             called = (
                 f"for (i64 {numbers[-1]} = from; {numbers[-1]} < from + rounds; ++{numbers[-1]}) {called}"
             )
         return "\n".join([
-            f"{HEAD} void {name}({', '.join(given)}) {{",
+            f"{HEAD} void {name}({', '.join(params)}) {{",
             "  const i64 items = get_global_size(0), item = get_global_id(0);",
             "  const i64 lo = tasks * item / items, hi = tasks * (item + 1) / items;",
             f"  {called}",

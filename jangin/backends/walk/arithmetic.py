@@ -56,9 +56,9 @@ class Arithmetic:
             if isinstance(e, Cast):
                 return self.convert(e.dtype, args[0])
             assert isinstance(e, Call)
-            made = self.fma(*args) if e.fn == "fma" else self.elementary(e.fn, *args)
-            assert made is not None, f"{e.fn} isn't elementary"
-            return made
+            result = self.fma(*args) if e.fn == "fma" else self.elementary(e.fn, *args)
+            assert result is not None, f"{e.fn} isn't elementary"
+            return result
 
         return value(e)
 

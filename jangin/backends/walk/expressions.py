@@ -86,10 +86,10 @@ class Expressions:
             return self.w.constant(e.value, e.dtype)
         if isinstance(e, Var):
             return self._variable(e)
-        found = self._memo.get(e)
-        if found is None:
-            found = self._memo[e] = self._compute(e)
-        return found
+        result = self._memo.get(e)
+        if result is None:
+            result = self._memo[e] = self._compute(e)
+        return result
 
     def _variable(self, v: Var) -> Value:
         number = self.ix.numbers.get(v)
@@ -116,8 +116,8 @@ class Expressions:
     # --- operators
 
     def _cast(self, e: Cast) -> Value:
-        made = None if e.a in self._memo else self._upper(e) or self._saturated(e) or self._clamped(e)
-        return self.math.convert(e.dtype, self.value(e.a), _held(e.a)) if made is None else made
+        shortcut = None if e.a in self._memo else self._upper(e) or self._saturated(e) or self._clamped(e)
+        return self.math.convert(e.dtype, self.value(e.a), _held(e.a)) if shortcut is None else shortcut
 
     def _upper(self, e: Cast) -> Value | None:
         """Return a product of two i32 without its lowest bits, if the target has a row for it; else None."""
@@ -161,10 +161,10 @@ class Expressions:
         e, row = whole.value, self.w.target.row("fma", F32)
         if not (isinstance(e, Binary) and e.op == "div" and isinstance(e.b, Const) and e not in self._memo):
             return self.value(e)
-        found = quotient(float(e.b.value), whole.low - whole.offset, whole.high - whole.offset)
-        if found is None or row is None or not row.fuses:
+        factors = quotient(float(e.b.value), whole.low - whole.offset, whole.high - whole.offset)
+        if factors is None or row is None or not row.fuses:
             return self.value(e)
-        near, rest = (self.w.constant(n, F32) for n in found)
+        near, rest = (self.w.constant(n, F32) for n in factors)
         x = self.value(e.a)
         return self.math.fma(x, near, self.math.binary("mul", x, rest))
 
@@ -198,8 +198,8 @@ class Expressions:
                 x, y, z = self.value(product.a), self.value(product.b), self.value(other)
                 return self.math.fma(x, y, z)
             if isinstance(product, Call) and product.product is not None:
-                if (made := self._matrix(product, other)) is not None:
-                    return made
+                if (matrix := self._matrix(product, other)) is not None:
+                    return matrix
                 x, y = map(self.value, product.args)
                 return self.math.dot(product.product, x, y, self.value(other))
         return None
@@ -401,7 +401,7 @@ def _unconditional_loads(e: Expr) -> set[Expr]:
     """Return the loads that evaluating `e` performs whichever arms of its choices are taken."""
     if isinstance(e, Select):
         return _unconditional_loads(e.cond)
-    found: set[Expr] = {e} if isinstance(e, Load) else set()
+    loads: set[Expr] = {e} if isinstance(e, Load) else set()
     for kid in children(e):
-        found |= _unconditional_loads(kid)
-    return found
+        loads |= _unconditional_loads(kid)
+    return loads

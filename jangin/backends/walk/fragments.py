@@ -143,7 +143,7 @@ class Fragments:
         assert row is not None and column is not None
         (fragment,) = maps
         paired = fragment.elements[0] == (2, 0, 1)
-        found = list[Stmt]()
+        pieces = list[Stmt]()
         for first in range(0, fragment.count, 2 if paired else 1):
             element = const(first) + PART if paired else const(first)
             own = body
@@ -151,8 +151,8 @@ class Fragments:
                 own = replace_buffer(own, name, self._held[name], lambda i, e=element: (*i[:-2], e))  # type: ignore[misc]
             down, across = fragment.place(LANE, const(first))
             own = substitute_stmt(own, {row: down, column: across + PART if paired else across})
-            found.append(For(PART, const(2), own, "vector") if paired else own)
-        return block(*found)
+            pieces.append(For(PART, const(2), own, "vector") if paired else own)
+        return block(*pieces)
 
     # --- instructions
 
@@ -217,8 +217,8 @@ class Fragments:
 def _accesses(s: Stmt) -> list[Load]:
     """Return all accesses of a statement, stores too."""
     inside = [*statements(s)]
-    found = [n for k in inside for e in expressions(k) for n in loads(e)]
-    return found + [Load(k.buffer, k.index) for k in inside if isinstance(k, Store)]
+    accesses = [n for k in inside for e in expressions(k) for n in loads(e)]
+    return accesses + [Load(k.buffer, k.index) for k in inside if isinstance(k, Store)]
 
 
 def _lines(s: Stmt, held: Mapping[str, Buffer]) -> list[tuple[Expr, Expr]]:
@@ -261,7 +261,7 @@ def _row(target: Target, total: Load, left: Load, right: Load) -> Row | None:
 
 def _maps(func: Func, target: Target) -> Mapping[str, Fragment]:
     """Return the map of each tile buffer whose matrices the target multiplies."""
-    found = dict[str, Fragment]()
+    maps = dict[str, Fragment]()
     for s in statements(func.body):
         factors = _factors(s) if isinstance(s, Store) and s.buffer.memory == "tile" else None
         if factors is None or not isinstance(s, Store):
@@ -269,5 +269,5 @@ def _maps(func: Func, target: Target) -> Mapping[str, Fragment]:
         row = _row(target, Load(s.buffer, s.index), *factors)
         if row is not None:
             names = (*(f.buffer.name for f in factors), s.buffer.name)
-            found |= zip(names, row.fragments, strict=True)
-    return found
+            maps |= zip(names, row.fragments, strict=True)
+    return maps

@@ -230,8 +230,8 @@ class Indexer:
         unrolled variable."""
         used = {v for _, atoms in polynomial for a in atoms for v in free_vars(a) if v in self.numbers}
         full = (key, tuple((v, self.numbers[v]) for v in sorted(used, key=str)))
-        found = self._exact.get(full)
-        if found is None:
+        sum_terms = self._exact.get(full)
+        if sum_terms is None:
             values: dict[Var, Expr] = {v: const(self.numbers[v]) for v in used}
             total: Expr = const(0)
             for c, atoms in polynomial:
@@ -239,8 +239,8 @@ class Indexer:
                 for atom in atoms:
                     product = binary("mul", product, substitute(atom, values))
                 total = binary("add", total, product)
-            found = self._exact[full] = terms(simplify(total, self.ranges))
-        return found
+            sum_terms = self._exact[full] = terms(simplify(total, self.ranges))
+        return sum_terms
 
     # --- ranges
 
@@ -248,12 +248,12 @@ class Indexer:
         """Return a condition simplified by the ranges and the unrolled variables' numbers."""
         used = {v: const(self.numbers[v]) for v in free_vars(e) if v in self.numbers}
         key = ("condition", e, tuple(sorted((v.name, n.value) for v, n in used.items())))
-        found = self._facts.get(key)
-        if found is None:
+        fact = self._facts.get(key)
+        if fact is None:
             values: Mapping[Var, Expr] = dict(used)
-            found = self._facts[key] = simplify(substitute(e, values), self.ranges)
-        assert isinstance(found, Expr)
-        return found
+            fact = self._facts[key] = simplify(substitute(e, values), self.ranges)
+        assert isinstance(fact, Expr)
+        return fact
 
     def nonnegative(self, e: Expr) -> bool:
         key = ("nonnegative", e)

@@ -14,7 +14,7 @@ def joined(e: Binary) -> list[Expr | None] | None:
     None for any other expression."""
     if e.op != "or" or e.dtype is not I32:
         return None
-    found: list[Expr | None] = [None] * 4
+    parts: list[Expr | None] = [None] * 4
     waiting: list[Expr] = [e]
     while waiting:
         part, place = waiting.pop(), 0
@@ -26,7 +26,7 @@ def joined(e: Binary) -> list[Expr | None] | None:
         if not isinstance(part, Cast) or part.a.dtype is not U8 or place not in PLACES:
             return None
         at = PLACES.index(place)
-        if found[at] is not None:
+        if parts[at] is not None:
             return None
-        found[at] = part.a
-    return found
+        parts[at] = part.a
+    return parts

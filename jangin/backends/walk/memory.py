@@ -142,8 +142,8 @@ class Memory:
             masks = () if not self.masks or self.ix.inside(access) else self.masks
             if where.step == 1:
                 out = self._row(buffer, where, self.ix.lanes, masks=masks)
-            elif (found := self._looked_up(access)) is not None:
-                out = found
+            elif (lookup := self._looked_up(access)) is not None:
+                out = lookup
             else:
                 out = self._load_scattered(buffer, where, masks)
         return self._read(buffer.dtype, out)
@@ -210,20 +210,20 @@ class Memory:
         if lane is None or any({*free_vars(a)} - {lane} for _, atoms in where.varying for a in atoms):
             return []
         terms = (c * math.prod(atoms, start=const(1)) for c, atoms in where.varying)
-        place, found = sum(terms, const(0)), list[int]()
+        place, distances = sum(terms, const(0)), list[int]()
         for n in range(lanes):
             known = substitute(place, {lane: const(n)})
             if not isinstance(known, Const):
                 return []
-            found.append(int(known.value))
-        return found
+            distances.append(int(known.value))
+        return distances
 
     def _near(self, where: Linear) -> Sequence[int]:
         """Return the distances of the lanes' elements from the access's start, if all lie within one row, and
         few lanes share one. It is empty if not."""
-        found = self._places(where)
-        inside = found and min(found) >= 0 and max(found) < self.ix.lanes
-        return found if inside and max(map(found.count, found)) <= SHARED else ()
+        distances = self._places(where)
+        inside = distances and min(distances) >= 0 and max(distances) < self.ix.lanes
+        return distances if inside and max(map(distances.count, distances)) <= SHARED else ()
 
     def _load_near(
         self, buffer: Buffer, where: Linear, masks: Sequence[Value], places: Sequence[int]
@@ -291,8 +291,10 @@ class Memory:
         neighbours in memory. It is empty if not."""
         lane = self.ix.lane
         by_twos = lane is not None and any(lane % const(2) in atoms for _, atoms in where.varying)
-        found = self._places(where) if by_twos and self.ix.lanes % 2 == 0 else []
-        return found if all(b - a == 1 for a, b in zip(found[::2], found[1::2], strict=True)) else ()
+        distances = self._places(where) if by_twos and self.ix.lanes % 2 == 0 else []
+        return (
+            distances if all(b - a == 1 for a, b in zip(distances[::2], distances[1::2], strict=True)) else ()
+        )
 
     def _load_lines(self, buffer: Buffer, where: Linear, places: Sequence[int]) -> Value:
         """Load pairs of neighbouring elements, and pick the lanes from all of them. In a local array,

@@ -158,10 +158,10 @@ def quotient(by: float, low: int, high: int) -> tuple[float, float] | None:
     steps = ((np.arange(low, high) + 0.5) * np.float64(divisor)).astype(np.float32)
     x = (steps.view(np.int32)[:, None] + np.arange(-NEXT, NEXT + 1, dtype=np.int32)).view(np.float32)
     total = x.astype(np.float64) * np.float64(near) + (x * rest).astype(np.float64)
-    made, below, above = (
+    middle, below, above = (
         np.clip(np.rint(t.astype(np.float32)), low, high)
         for t in (total, np.nextafter(total, -np.inf), np.nextafter(total, np.inf))
     )  # f64 may have rounded
     want = np.clip(np.rint(x / divisor), low, high)
-    same = all(np.array_equal(want, m) for m in (made, below, above))
+    same = all(np.array_equal(want, m) for m in (middle, below, above))
     return (float(near), float(rest)) if same else None

@@ -80,11 +80,11 @@ class Writer(ABC):
 
     def remembered(self, key: object, make: Callable[[], T]) -> T:
         """Return the name or value that `make` returned for a key in a dominating block, or returns now."""
-        found: T | None = self._known.get(key)
-        if found is None:
-            found = self._known[key] = make()
+        entry: T | None = self._known.get(key)
+        if entry is None:
+            entry = self._known[key] = make()
             self._scopes[-1].append(key)
-        return found
+        return entry
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -151,11 +151,11 @@ class Writer(ABC):
     def constant(self, value: Scalar, dtype: DType) -> Value:
         """Return a scalar constant, wrapped or rounded to its type."""
         key = (value or repr(value), dtype)  # 0.0 and -0.0 are equal
-        found = self.constants.get(key)
-        if found is None:
+        constant = self.constants.get(key)
+        if constant is None:
             number = rounded(value, dtype)
-            found = self.constants[key] = Value(self.literal(number, dtype), dtype, 1, number)
-        return found
+            constant = self.constants[key] = Value(self.literal(number, dtype), dtype, 1, number)
+        return constant
 
     def index(self, value: int) -> Value:
         """Return an i64 constant."""

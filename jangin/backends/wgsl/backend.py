@@ -31,9 +31,9 @@ class WgslBackend:
         return [*GPU_PASSES, Pass("types", require_types)]
 
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
-        made = shader(kernel.func, target, kernel.function or kernel.func.name)
+        program = shader(kernel.func, target, kernel.function or kernel.func.name)
         written()
-        return made.packed
+        return program.packed
 
     def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
         return ()

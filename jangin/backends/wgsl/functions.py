@@ -37,9 +37,9 @@ def _c(value: float) -> Expr:
 
 
 def _of(fn: str, x: Expr) -> Expr:
-    found = expansion(fn, F32)
-    assert found is not None, fn
-    return substitute(found, {Var(ARGUMENT, F32): x})
+    formula = expansion(fn, F32)
+    assert formula is not None, fn
+    return substitute(formula, {Var(ARGUMENT, F32): x})
 
 
 def _bits(x: Expr) -> Expr:
@@ -74,8 +74,8 @@ def _asinh(x: Expr) -> Expr:
 def _acosh(x: Expr) -> Expr:
     t = x - _c(1.0)
     near = _of("log1p", t + call("sqrt", maximum(t + t + t * t, _c(0.0))))
-    found = select(x > _c(_LARGE), _of("log", x) + _c(math.log(2)), near)
-    return select(binary("ge", x, _c(1.0)), found, _c(math.nan))
+    inverse = select(x > _c(_LARGE), _of("log", x) + _c(math.log(2)), near)
+    return select(binary("ge", x, _c(1.0)), inverse, _c(math.nan))
 
 
 def _atanh(x: Expr) -> Expr:
@@ -181,8 +181,8 @@ def _finite_power(a: Expr, y: Expr) -> Expr:
     )
     rest = maximum(minimum(rest, _c(1.0)), _c(-1.0))
     half = call("floor", whole * _c(0.5))
-    found = _of("exp2", rest) * _power_of_two(half) * _power_of_two(whole - half)
-    return select(eq(a, _c(0.0)), ends[0], select(eq(a, _c(math.inf)), ends[1], found))
+    power = _of("exp2", rest) * _power_of_two(half) * _power_of_two(whole - half)
+    return select(eq(a, _c(0.0)), ends[0], select(eq(a, _c(math.inf)), ends[1], power))
 
 
 def _power_of_two(n: Expr) -> Expr:
@@ -216,7 +216,7 @@ class Functions(Longs):
     def _of_angle(self, arithmetic: Arithmetic, name: str, x: Value) -> Value:
         """Return the sine, cosine or tangent of an angle. Whole quarter turns are first subtracted from it.
         An infinite angle gives NaN."""
-        found = self.name(f"{self.helper('quarters')}({x.ref})")
+        turns = self.name(f"{self.helper('quarters')}({x.ref})")
         angle, quarter = _X, _Y
         swaps = eq(call("floor", quarter * _c(0.5)) * _c(2.0), quarter)
         sine, cosine = _of("sin", angle), _of("cos", angle)
@@ -225,7 +225,7 @@ class Functions(Longs):
         turned = binary("ge", quarter, _c(2.0))
         of_sin, of_cos = (select(turned, call("neg", v), v) for v in (of_sin, of_cos))
         value = {"sin": of_sin, "cos": of_cos, "tan": of_sin / of_cos}[name]
-        operands = [self.op(f"{found}.{part}", F32) for part in "xy"]
-        made = arithmetic.formula(value, *operands, names=[angle.name, quarter.name])
+        operands = [self.op(f"{turns}.{part}", F32) for part in "xy"]
+        result = arithmetic.formula(value, *operands, names=[angle.name, quarter.name])
         finite = self.compare("lt", self.absolute(x), self.like(math.inf, x))
-        return self.select(finite, made, self.like(math.nan, x))
+        return self.select(finite, result, self.like(math.nan, x))

@@ -104,10 +104,10 @@ class _Placing:
                 self.read(item)
                 continue
             text = block.items[at] = self.renamed(item)
-            found = _LET.fullmatch(text)
-            if found is not None and self._pure(found[2]):
+            match = _LET.fullmatch(text)
+            if match is not None and self._pure(match[2]):
                 block.items[at] = ""
-                self._number(found[1], found[2], block, at)
+                self._number(match[1], match[2], block, at)
                 continue
             for kind, name in _DECLARED.findall(text):
                 self.owners[name] = block

@@ -22,16 +22,16 @@ class Helper:
 def texts(names: Collection[str]) -> list[str]:
     """Return the texts of the named functions and of all functions that they call. Each function follows
     those that it calls."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
 
     def add(name: str) -> None:
         for called in HELPERS[name].calls:
             add(called)
-        found[name] = HELPERS[name].text
+        texts[name] = HELPERS[name].text
 
     for name in sorted(names):
         add(name)
-    return [*found.values()]
+    return [*texts.values()]
 
 
 HELPERS: Mapping[str, Helper] = MappingProxyType({

@@ -216,9 +216,9 @@ class WgslWriter(Functions):
             a = self._hidden(x)
         if x.ref in self._sums.get(y.ref, ()):
             b = self._hidden(y)
-        made = self.op(f"{a} {INFIX[op]} {b}", F32)
-        self._sums[made.ref] = (x.ref, y.ref)
-        return made
+        total = self.op(f"{a} {INFIX[op]} {b}", F32)
+        self._sums[total.ref] = (x.ref, y.ref)
+        return total
 
     def _hidden(self, x: Value) -> str:
         return self.name(f"bitcast<f32>(bitcast<u32>({x.ref}) | u.zero)")
@@ -294,9 +294,9 @@ class WgslWriter(Functions):
         x, y, z = values
         if {x.ref, y.ref} & self._factors.get(z.ref, set()):
             rest[1] = self._hidden(z)
-        made = self.op(text.format(a, *rest), result)
-        self._sums[made.ref], self._factors[made.ref] = (z.ref,), {x.ref, y.ref}
-        return made
+        operation = self.op(text.format(a, *rest), result)
+        self._sums[operation.ref], self._factors[operation.ref] = (z.ref,), {x.ref, y.ref}
+        return operation
 
     # --- memory
 
@@ -409,25 +409,25 @@ class WgslWriter(Functions):
 
     def choose(self, cond: Value, then: Callable[[], Value], other: Callable[[], Value]) -> Value:
         name, at = self.fresh(), len(self.lines)
-        made: list[tuple[int, Value, str]] = []
+        branches: list[tuple[int, Value, str]] = []
 
         def assigned(piece: Callable[[], Value]) -> Callable[[], None]:
             def write() -> None:
                 value = piece()
                 wide = self.wide(value) if value.dtype.bits == 64 else value.ref
-                made.append((len(self.lines), value, wide))
+                branches.append((len(self.lines), value, wide))
                 self.lines.append("")
 
             return write
 
         self.when(cond, assigned(then), assigned(other))
-        values = [value for _, value, _ in made]
+        values = [value for _, value, _ in branches]
         dtype, narrow = values[0].dtype, not any(map(self.is_wide, values))
-        for line, value, wide in made:
+        for line, value, wide in branches:
             self.lines[line] = f"  {name} = {value.ref if narrow else wide};"
         exact = narrow and dtype is I64 and all(map(self.is_exact, values))
         if narrow and dtype is I64 and not exact:  # which may not fit: the pair of words does
-            for line, _, wide in made:
+            for line, _, wide in branches:
                 self.lines[line] = f"  {name} = {wide};"
         kind = "i32" if exact else self.type(dtype)
         self.lines.insert(at, f"  var {name}: {kind};")

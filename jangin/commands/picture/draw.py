@@ -44,7 +44,7 @@ def _measured(model: Path, options: Options) -> Mapping[str, float]:
         raise ValueError("--times is for models that are one plan: give sizes by --shape, or leave it out")
     sizes = fixed_sizes(options.shapes)
     feeds = {spec.name: random_input(spec, sizes, seed) for seed, spec in enumerate(exe.inputs)}
-    found: Counter[str] = Counter()
+    seconds: Counter[str] = Counter()
     for t in exe.launches(feeds).times(REPEATS):
-        found[t.launch.kernel] += t.seconds  # type: ignore[assignment]
-    return found
+        seconds[t.launch.kernel] += t.seconds  # type: ignore[assignment]
+    return seconds

@@ -56,17 +56,17 @@ def _layers(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     """Return each box's layer. A box lies behind all boxes that it reads. A box that reads none lies directly
     before its first reader."""
     after: list[list[int]] = [[] for _ in range(count)]
-    found, given = [0] * count, [True] * count
+    layers, roots = [0] * count, [True] * count
     for start, end in edges:
         after[start].append(end)
-        given[end] = False
+        roots[end] = False
     for i in range(count):
         for reader in after[i]:
-            found[reader] = max(found[reader], found[i] + 1)
+            layers[reader] = max(layers[reader], layers[i] + 1)
     for i in range(count):
-        if given[i] and after[i]:
-            found[i] = min(found[reader] for reader in after[i]) - 1
-    return found
+        if roots[i] and after[i]:
+            layers[i] = min(layers[reader] for reader in after[i]) - 1
+    return layers
 
 
 def _way(places: list[_Place], start: int, end: int) -> list[int]:

@@ -34,18 +34,18 @@ def page(title: str, graph: Graph, launches: Sequence[Launch], seconds: Mapping[
     ]
     boxes += [_of_node(graph, node, launches, seconds) for node in graph.nodes]
     first = len(graph.inputs)
-    made = {name: i for i, name in enumerate(graph.inputs)}
-    made |= {name: first + i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
+    producers = {name: i for i, name in enumerate(graph.inputs)}
+    producers |= {name: first + i for i, node in enumerate(graph.nodes) for name in node.outputs if name}
     edges = [
-        (made[name], first + i)
+        (producers[name], first + i)
         for i, node in enumerate(graph.nodes)
         for name in dict.fromkeys(node.inputs)
-        if name in made
+        if name in producers
     ]
     for name in graph.outputs:
         boxes.append(_Box(name, "output", [("type", str(graph.value(name)))], "", 0.0))
-        if name in made:
-            edges.append((made[name], len(boxes) - 1))
+        if name in producers:
+            edges.append((producers[name], len(boxes) - 1))
     data = json.dumps([{"title": b.title, "rows": b.rows} for b in boxes], ensure_ascii=False)
     template = Template(files(__package__).joinpath("page.html").read_text("utf-8"))
     return template.substitute(
@@ -100,18 +100,18 @@ def _short(value: object) -> str:
 
 def _summary(graph: Graph, seconds: Mapping[str, float]) -> str:
     weights = sum(a.nbytes for a in graph.constants.values())
-    found = f"{len(graph.nodes)} nodes, {weights / 1e6:.2f} MB of constants"
-    return f"{found}, {sum(seconds.values()) * 1e3:.2f} ms in kernels" if seconds else found
+    text = f"{len(graph.nodes)} nodes, {weights / 1e6:.2f} MB of constants"
+    return f"{text}, {sum(seconds.values()) * 1e3:.2f} ms in kernels" if seconds else text
 
 
 def _drawing(boxes: Sequence[_Box], edges: Sequence[tuple[int, int]]) -> str:
     widths = [b.width for b in boxes]
-    found = layout(widths, edges)
+    arrangement = layout(widths, edges)
     most = max((b.seconds for b in boxes), default=0.0)
     parts = []
-    for (start, end), points in zip(edges, found.lines, strict=True):
+    for (start, end), points in zip(edges, arrangement.lines, strict=True):
         parts.append(f'<path class="edge" data-from="{start}" data-to="{end}" d="{_curve(points)}"/>')
-    for box, (x, y) in zip(boxes, found.boxes, strict=True):
+    for box, (x, y) in zip(boxes, arrangement.boxes, strict=True):
         heat = f";--heat:{60 * box.seconds / most:.0f}%" if box.seconds else ""
         hue = zlib.crc32(box.op.encode()) % 360  # all boxes of an operator have the same hue
         parts.append(
@@ -121,7 +121,7 @@ def _drawing(boxes: Sequence[_Box], edges: Sequence[tuple[int, int]]) -> str:
             f'height="{HEIGHT}"/><text x="{x:.1f}" y="{y - 2:.1f}">{escape(box.op)}</text>'
             f'<text class="name" x="{x:.1f}" y="{y + 13:.1f}">{escape(box.shown)}</text></g>'
         )
-    area = extent(found, widths, HEIGHT)
+    area = extent(arrangement, widths, HEIGHT)
     view = " ".join(f"{area[k]:.0f}" for k in ("x", "y", "width", "height"))
     return f'<svg viewBox="{view}" role="img" aria-label="The graph">{"".join(parts)}</svg>'
 

@@ -80,8 +80,8 @@ class Workers:
                 _, value, error = first.recv()
             if error is not None:
                 raise error
-            made: T = value
-            return made
+            answer: T = value
+            return answer
 
         return result
 

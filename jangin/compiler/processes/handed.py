@@ -110,8 +110,8 @@ def taken(caller: Connection) -> Compiled:
     Raises EOFError if the process ends before the hand-over, and OSError if the process can't hand the model
     over."""
     with Connection(recv_handle(caller)) as pipe:
-        process, data, found = pipe.recv()
-        parts = [_Held(n, start, size, 0) for n, start, size in found]
+        process, data, ranges = pipe.recv()
+        parts = [_Held(n, start, size, 0) for n, start, size in ranges]
         ends = [0, *accumulate(placed(p.size) for p in parts)]
         parts = [p._replace(place=at) for p, at in zip(parts, ends, strict=False)]
         block = np.empty(ends[-1] + PLACE, np.uint8)
@@ -126,8 +126,8 @@ def taken(caller: Connection) -> Compiled:
                 block = np.memmap(file, np.uint8, "r")
     block.flags.writeable = False
     held = [block[p.place : p.place + p.size] for p in sorted(parts)]
-    made: Compiled = pickle.loads(data, buffers=held)
-    return made
+    artifact: Compiled = pickle.loads(data, buffers=held)
+    return artifact
 
 
 class _Held(NamedTuple):

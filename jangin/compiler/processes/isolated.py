@@ -213,10 +213,12 @@ def _around() -> tuple[Mapping[str, str], Sequence[str]]:
 def _start(background: bool = False) -> _Started:
     ours, theirs = socket.socketpair()
     ends, life = os.pipe()
-    given = {"pipe": theirs.fileno(), "life": ends}
-    inherited = [*given.values(), life] if background else [*given.values()]  # then its group outlives us
+    descriptors = {"pipe": theirs.fileno(), "life": ends}
+    inherited = (
+        [*descriptors.values(), life] if background else [*descriptors.values()]
+    )  # then its group outlives us
     try:
-        start = _START.format(path=sys.path, **given)
+        start = _START.format(path=sys.path, **descriptors)
         env = {"OPENBLAS_THREAD_TIMEOUT": SLEEPY, **everything()}
         process = start_group([sys.executable, "-c", start], inherited, env, background)
     except OSError as error:

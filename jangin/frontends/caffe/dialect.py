@@ -26,16 +26,16 @@ class Caffe(Dialect):
         return self._lower if node.op.removeprefix("caffe.") in LAYERS else None
 
     def _lower(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
-        given = [x for x in inputs if isinstance(x, Tensor)]
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
         bottoms = node.of(ImportedAttributes)["bottoms"]
         layer = Layer(
-            b, tuple(given[:bottoms]), tuple(given[bottoms:]), self.attributes(node), len(node.outputs)
+            b, tuple(tensors[:bottoms]), tuple(tensors[bottoms:]), self.attributes(node), len(node.outputs)
         )
-        made: Outputs = LAYERS[node.op.removeprefix("caffe.")](layer)
+        outputs: Outputs = LAYERS[node.op.removeprefix("caffe.")](layer)
         unread = layer.unread()
         if unread:
             raise CompileError(f"its parameters {', '.join(unread)} are not supported")
-        return made
+        return outputs
 
     def remedy(self, node: Node) -> str:
         name = node.op.removeprefix("caffe.")

@@ -90,14 +90,14 @@ class Network:
         """Return an input's sizes. The caller may change the prototxt's sizes, because Caffe's networks can
         be reshaped at any time."""
         wanted = shapes.get(name)
-        given = [] if wanted is None or isinstance(wanted, int) else list(wanted)
-        declared = given if dims is None else [*dims]
+        sizes = [] if wanted is None or isinstance(wanted, int) else list(wanted)
+        declared = sizes if dims is None else [*dims]
         if not declared or None in declared:
             example = f"shapes={{'{name}': (1, 3, 224, 224)}}"
             raise CompileError(f"the prototxt doesn't say what shape '{name}' has: give it, as in {example}")
-        if given and len(declared) != len(given):
-            raise CompileError(f"input '{name}' is of rank {len(declared)}, shapes gives it {given}")
-        return [d if g is None else g for d, g in zip(declared, given or declared, strict=True)]  # type: ignore[misc]
+        if sizes and len(declared) != len(sizes):
+            raise CompileError(f"input '{name}' is of rank {len(declared)}, shapes gives it {sizes}")
+        return [d if g is None else g for d, g in zip(declared, sizes or declared, strict=True)]  # type: ignore[misc]
 
     def _input(self, name: str, dims: list[int] | None) -> None:
         self.inputs[self._write(name, given=True)] = dims

@@ -28,19 +28,19 @@ class Message:
 
     def messages(self, name: str) -> list[Message]:
         """Return the messages in a field. Raises CompileError if one of its values is no message."""
-        found = self.fields.get(name, [])
-        wrong = [v for v in found if not isinstance(v, Message)]
+        values = self.fields.get(name, [])
+        wrong = [v for v in values if not isinstance(v, Message)]
         if wrong:
             raise CompileError(f"{name} in line {self.line} or below is {wrong[0]!r}, not a {{ message }}")
-        return [v for v in found if isinstance(v, Message)]
+        return [v for v in values if isinstance(v, Message)]
 
     def scalars(self, name: str) -> list[Scalar]:
         """Return the values of a field. Raises CompileError if one of them is a message."""
-        found = self.fields.get(name, [])
-        wrong = next((v for v in found if isinstance(v, Message)), None)
+        values = self.fields.get(name, [])
+        wrong = next((v for v in values if isinstance(v, Message)), None)
         if wrong is not None:
             raise CompileError(f"{name} in line {wrong.line} is a message, and should be a value")
-        return [v for v in found if not isinstance(v, Message)]
+        return [v for v in values if not isinstance(v, Message)]
 
     def words(self, name: str) -> list[str]:
         return [str(v) for v in self.scalars(name)]
@@ -60,8 +60,8 @@ class Message:
             inner: dict[str, tuple[Scalar, ...]] = {}
             for value in values:
                 if isinstance(value, Message):
-                    for path, given in value.flat(f"{prefix}{name}."):
-                        inner[path] = (*inner.get(path, ()), *given)
+                    for path, scalars in value.flat(f"{prefix}{name}."):
+                        inner[path] = (*inner.get(path, ()), *scalars)
             yield from inner.items()
 
 
@@ -79,14 +79,14 @@ class _Parser:
         """Yield the kind, text and line of each token, and an empty token at the end."""
         at, line = 0, 1
         while at < len(text):
-            found = TOKEN.match(text, at)
-            if found is None:
+            match = TOKEN.match(text, at)
+            if match is None:
                 raise CompileError(f"line {line} of the prototxt: {text[at : at + 20]!r} is not understood")
-            kind = found.lastgroup or ""
+            kind = match.lastgroup or ""
             if kind != "space":
-                yield kind, found[0], line
-            line += found[0].count("\n")
-            at = found.end()
+                yield kind, match[0], line
+            line += match[0].count("\n")
+            at = match.end()
         yield "end", "", line
 
     def whole(self) -> Message:
@@ -137,9 +137,9 @@ class _Parser:
         return self.tokens[self.at][1]
 
     def _next(self) -> tuple[str, str, int]:
-        found = self.tokens[self.at]
+        token = self.tokens[self.at]
         self.at = min(self.at + 1, len(self.tokens) - 1)
-        return found
+        return token
 
     def _refuse(self, reason: str) -> NoReturn:
         line = self.tokens[max(self.at - 1, 0)][2]

@@ -43,13 +43,13 @@ def _net() -> Any:
         message = file.message_type.add(name=name)
         for label, (number, kind) in fields.items():
             base = kind.rstrip("*")
-            made = message.field.add(name=label, number=number)
-            made.label = Field.LABEL_REPEATED if kind.endswith("*") else Field.LABEL_OPTIONAL
-            made.type = KINDS.get(base, Field.TYPE_MESSAGE)
+            field = message.field.add(name=label, number=number)
+            field.label = Field.LABEL_REPEATED if kind.endswith("*") else Field.LABEL_OPTIONAL
+            field.type = KINDS.get(base, Field.TYPE_MESSAGE)
             if base in MESSAGES:
-                made.type_name = f".jangin.caffe.{base}"
+                field.type_name = f".jangin.caffe.{base}"
             elif kind == "int64*":
-                made.options.packed = True
+                field.options.packed = True
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return message_factory.GetMessageClass(pool.FindMessageTypeByName("jangin.caffe.Net"))
@@ -63,15 +63,15 @@ def read_blobs(data: Any, where: str) -> dict[str, list[Array]]:
         net = _net().FromString(bytes(data))
     except DecodeError as error:
         raise CompileError(f"{where} is no caffemodel, or a damaged one: {error}") from None
-    found: dict[str, list[Array]] = {}
+    blobs: dict[str, list[Array]] = {}
     old = (entry.layer if entry.HasField("layer") else entry for entry in net.layers)
     for layer in (*old, *net.layer):
         if layer.blobs:
             name = layer.name.decode(errors="replace")
-            found[name] = [
+            blobs[name] = [
                 _array(blob, f"{where}: blob {n} of layer {name!r}") for n, blob in enumerate(layer.blobs)
             ]
-    return found
+    return blobs
 
 
 def _array(blob: Any, what: str) -> Array:

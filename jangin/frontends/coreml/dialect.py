@@ -42,23 +42,23 @@ class CoreML(Dialect):
 
     def _rows(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
         xs = [x for x in inputs if isinstance(x, Tensor)]
-        made: Outputs = MODELS[_kind(node)[1]](b, xs, node.of(ImportedAttributes))
-        return made
+        outputs: Outputs = MODELS[_kind(node)[1]](b, xs, node.of(ImportedAttributes))
+        return outputs
 
     def _operation(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
         attrs = node.of(ImportedAttributes)
         rest = iter(inputs)
-        given: dict[str, Sequence[Tensor]] = {}
+        args: dict[str, Sequence[Tensor]] = {}
         for name, count in attrs["inputs"]:
-            found = [next(rest) for _ in range(count)]
-            given[name] = [x for x in found if isinstance(x, Tensor)]
+            values = [next(rest) for _ in range(count)]
+            args[name] = [x for x in values if isinstance(x, Tensor)]
         kind = _kind(node)[1]
-        call = Call(b, given, self.attributes(node), len(node.outputs))
-        made: Outputs = OPERATIONS[kind](call)
+        call = Call(b, args, self.attributes(node), len(node.outputs))
+        outputs: Outputs = OPERATIONS[kind](call)
         unread = call.unread(kind)
         if unread:
             raise CompileError(f"its arguments {', '.join(unread)} are not supported")
-        return made
+        return outputs
 
     def remedy(self, node: Node) -> str:
         name = _kind(node)[1]

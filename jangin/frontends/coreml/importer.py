@@ -63,13 +63,13 @@ class Importer:
         """Return the model's description of itself: author, licence, version and others, without empty ones.
         `state` lists the states of a model that has them."""
         said = self.model.description.metadata
-        found = {
+        texts = {
             "description": said.shortDescription, "version": said.versionString, "author": said.author,
             "license": said.license, "specification": str(self.model.specificationVersion),
             **{f"feature {f.name}": _said(f) for f in self.model.description.input},
             **dict(said.userDefined),
         }  # fmt: skip
-        said_so: dict[str, Any] = {key: text for key, text in found.items() if text}
+        said_so: dict[str, Any] = {key: text for key, text in texts.items() if text}
         return said_so | ({"state": self.state} if self.state else {})
 
     # -- inputs ---------------------------------------------------------------------------------
@@ -80,11 +80,11 @@ class Importer:
             types = {**program.types(), **program.states()}
             self.state = {n: f"{n}.next" for n in program.states()}
             return [Value(n, t, symbols.shape(n, sizes)) for n, (t, sizes) in types.items()]
-        found = []
+        values = []
         for feature in self.model.description.input:
             dtype, sizes = self._feature(feature)
-            found.append(Value(feature.name, dtype, symbols.shape(feature.name, sizes)))
-        return found
+            values.append(Value(feature.name, dtype, symbols.shape(feature.name, sizes)))
+        return values
 
     def _feature(self, feature: Any) -> tuple[DType, list[int | str]]:
         """Return a feature's element type and sizes. A size is a number, or a name if any size is allowed. A
@@ -163,13 +163,13 @@ class Importer:
             scores = network.now.get(message.labelProbabilityLayerName or last, last)
             labels = tuple((message.stringClassLabels or message.int64ClassLabels).vector)
             said = model.description
-            made = {n: f"{n}@{name}" if n in held else n
+            names = {n: f"{n}@{name}" if n in held else n
                     for n in (said.predictedFeatureName, said.predictedProbabilitiesName)}  # fmt: skip
-            given = ImportedAttributes("coreml.ml.likeliest", {"labels": labels})
+            attrs = ImportedAttributes("coreml.ml.likeliest", {"labels": labels})
             self.nodes.append(
-                Node(name, (scores,), tuple(made.values()), given, Sources.of("labels", scores))
+                Node(name, (scores,), tuple(names.values()), attrs, Sources.of("labels", scores))
             )
-            self.current |= made
+            self.current |= names
 
     def _results(self, model: Any, message: Any) -> Mapping[str, DType]:
         """Return the declared types of those outputs that need an additional node. These are the outputs
@@ -185,26 +185,26 @@ class Importer:
         """Add a model of rows as one node. A model of an unknown type is added too. The dialect reports it
         later, together with all other unknown operators."""
         source = Sources.of(kind, name)
-        given = READ[kind](getattr(model, kind)) if kind in READ else {}
+        attrs = READ[kind](getattr(model, kind)) if kind in READ else {}
         description = model.description
         inputs = [f.name for f in description.input]
         missing = [n for n in inputs if n not in self.current]
         if missing:
             raise CompileError(f"{source} reads the feature '{missing[0]}', which nothing before it gives")
         outputs = [f.name for f in description.output]
-        if "labels" in given:
+        if "labels" in attrs:
             outputs = [description.predictedFeatureName, description.predictedProbabilitiesName]
-        made = tuple(f"{n}@{name}" if n in self.current.values() else n for n in outputs if n)
+        names = tuple(f"{n}@{name}" if n in self.current.values() else n for n in outputs if n)
         self.nodes.append(
             Node(
                 name,
                 tuple(self.current[n] for n in inputs),
-                made,
-                ImportedAttributes(f"coreml.ml.{kind}", given),
+                names,
+                ImportedAttributes(f"coreml.ml.{kind}", attrs),
                 source,
             )
         )
-        self.current |= dict(zip((n for n in outputs if n), made, strict=True))
+        self.current |= dict(zip((n for n in outputs if n), names, strict=True))
 
 
 def _declared(feature: Any) -> DType:

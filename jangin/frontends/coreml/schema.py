@@ -27,11 +27,11 @@ def module(name: str) -> Any:
     if loaded is not None:
         return loaded
     if PACKAGE not in sys.modules:
-        found = importlib.util.find_spec("coremltools")
-        if found is None or not found.submodule_search_locations:
+        spec = importlib.util.find_spec("coremltools")
+        if spec is None or not spec.submodule_search_locations:
             raise ImportError("coremltools isn't installed")
         package = ModuleType(PACKAGE)
-        package.__path__ = [str(Path(found.submodule_search_locations[0]) / "proto")]
+        package.__path__ = [str(Path(spec.submodule_search_locations[0]) / "proto")]
         sys.modules[PACKAGE] = package
     return importlib.import_module(f"{PACKAGE}.{name}")
 

@@ -130,8 +130,8 @@ def local(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     def term(bufs: Any, index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
         n, f, i, j = index
         pixel: Expr = bufs[0][n, k[0], i * o["stride"] + k[1], j * o["stride"] + k[2]]
-        found: Expr = pixel * bufs[1][(i * width + j, f, *k)]
-        return found
+        weighted: Expr = pixel * bufs[1][(i * width + j, f, *k)]
+        return weighted
 
     shape, kernel = (x.shape[0], w.shape[1], const(height), const(width)), w.shape[2:]
     y = b.reduction(F32, shape, kernel, "sum", [x, w], term)
@@ -301,8 +301,8 @@ def gaussian(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
     def extent(bufs: Any, *index: Expr) -> Expr:
         size: Expr = call("exp", bufs[0][(*index[:4], index[4] * 2 + 4)])
-        found: Expr = size * bufs[1][index[3:]]
-        return found
+        length: Expr = size * bufs[1][index[3:]]
+        return length
 
     def centre(bufs: Any, *index: Expr) -> Expr:
         v = functions.sigmoid(bufs[0][(*index[:4], index[4] * 2)]) * stretch - 0.5 * (stretch - 1)

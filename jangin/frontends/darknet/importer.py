@@ -76,9 +76,9 @@ class Network:
         """Replace the outputs that have boxes by one output, whose boxes are suppressed."""
         if not self.outputs:
             raise CompileError("there are no boxes to suppress: the cfg has no [yolo] and no [region]")
-        given = ImportedAttributes("darknet.nms", self.options)
+        attrs = ImportedAttributes("darknet.nms", self.options)
         name = "detections"
-        self.nodes.append(Node(name, tuple(self.outputs), (name,), given, Sources.of("suppressing of boxes")))
+        self.nodes.append(Node(name, tuple(self.outputs), (name,), attrs, Sources.of("suppressing of boxes")))
         self.outputs = [name]
 
     @property
@@ -122,9 +122,9 @@ class Network:
         name = f"{self.section.kind}_{self.place}"
         if min(size) < 1:
             raise CompileError(f"[{self.section.kind}] layer {self.place} would give {size}")
-        given = ImportedAttributes(f"darknet.{self.section.kind}", {"size_out": size, **attrs})
+        attributes = ImportedAttributes(f"darknet.{self.section.kind}", {"size_out": size, **attrs})
         source = Sources.of(f"[{self.section.kind}] layer {self.place}", place=f"line {self.section.line}")
-        self.nodes.append(Node(name, tuple(inputs), (name,), given, source))
+        self.nodes.append(Node(name, tuple(inputs), (name,), attributes, source))
         self.layers.append(_Layer(name, size))
 
     def _take(self, shape: Sequence[int], what: str) -> str:
@@ -274,13 +274,13 @@ class Network:
         self.nodes[-1] = replace(self.nodes[-1], outputs=(name, *after))
 
     def _recurrent(self) -> None:
-        kind, given = self.section.kind, math.prod(self.last.size)
+        kind, size = self.section.kind, math.prod(self.last.size)
         out = self.section.whole("output", 1, 1)
         hidden = self.section.whole("hidden", out, 1) if kind == "rnn" else out
-        shapes = {"input": [hidden, given], "self": [hidden, hidden], "output": [out, hidden]}
+        shapes = {"input": [hidden, size], "self": [hidden, hidden], "output": [out, hidden]}
         if kind != "rnn":
             gates = "zrh" if kind == "gru" else "ifog"
-            shapes = {f"w{g}": [out, out] for g in gates} | {f"u{g}": [out, given] for g in gates}
+            shapes = {f"w{g}": [out, out] for g in gates} | {f"u{g}": [out, size] for g in gates}
         self._stepped((out, 1, 1), shapes, [hidden], 2 if kind == "lstm" else 1)
 
     def _crnn(self) -> None:
@@ -449,10 +449,10 @@ class Network:
         probabilities, then the boxes."""
         s = self.section
         classes, side, count = s.whole("classes", 1, 1), s.whole("side", 7, 1), s.whole("num", 1, 1)
-        given = math.prod(self.last.size)
-        if s.whole("coords", 1) != 4 or given != side * side * (classes + 5 * count):
+        size = math.prod(self.last.size)
+        if s.whole("coords", 1) != 4 or size != side * side * (classes + 5 * count):
             raise CompileError(
-                f"[detection] layer {self.place} reads {given} numbers, which aren't {side} x {side} "
+                f"[detection] layer {self.place} reads {size} numbers, which aren't {side} x {side} "
                 f"cells of {classes} classes and {count} boxes of 4 coordinates"
             )
         s.only(reorg=0)
@@ -465,8 +465,8 @@ class Network:
 
     def _region(self) -> None:
         s, (_, h, w) = self.section, self.last.size
-        given = s.numbers("anchors")
-        anchors = [(given[i] / w, given[i + 1] / h) for i in range(0, len(given) - 1, 2)]
+        numbers = s.numbers("anchors")
+        anchors = [(numbers[i] / w, numbers[i + 1] / h) for i in range(0, len(numbers) - 1, 2)]
         s.asked.update(("num", "sqrt", "background", "tree"))
         if s.whole("coords", 4) != 4 or "tree" in s.options or s.whole("background", 0):
             raise CompileError(
@@ -483,6 +483,6 @@ class Network:
                 f"[{self.section.kind}] layer {self.place} reads {c} channels, which aren't "
                 f"{len(anchors)} anchors of {classes} classes and {more} more"
             )
-        given = {"classes": classes, "anchors": anchors, **attrs}
-        self._add((h * w * len(anchors), classes + 5, 1), [self.last.name], given)
+        attributes = {"classes": classes, "anchors": anchors, **attrs}
+        self._add((h * w * len(anchors), classes + 5, 1), [self.last.name], attributes)
         self.outputs.append(self.layers[-1].name)

@@ -73,7 +73,7 @@ class Section:
 
 def sections(text: str) -> list[Section]:
     """Return a cfg's sections, [net] first. Raises CompileError for a line that isn't understood."""
-    found: list[Section] = []
+    sections: list[Section] = []
     for n, line in enumerate(text.splitlines(), 1):
         line = line.strip()
         if not line or line[0] in "#;":
@@ -81,15 +81,15 @@ def sections(text: str) -> list[Section]:
         if line[0] == "[":
             if not line.endswith("]"):
                 raise CompileError(f"line {n} of the cfg is {line!r}, not a section")
-            found.append(Section(line[1:-1].strip().lower(), n))
+            sections.append(Section(line[1:-1].strip().lower(), n))
             continue
         name, equals, value = line.partition("=")
-        if not equals or not found:
+        if not equals or not sections:
             raise CompileError(f"line {n} of the cfg is {line!r}: neither a section nor an option")
-        found[-1].options[name.strip()] = value.split("#")[0].strip()
-    if not found or found[0].kind not in ("net", "network"):
+        sections[-1].options[name.strip()] = value.split("#")[0].strip()
+    if not sections or sections[0].kind not in ("net", "network"):
         raise CompileError("a Darknet cfg begins with [net]")
-    return found
+    return sections
 
 
 class Weights:

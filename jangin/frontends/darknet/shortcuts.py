@@ -16,8 +16,8 @@ def balanced(weights: Array, kind: str) -> Array:
     if kind == "none":
         return weights
     positive = np.maximum(weights, 0) if "relu" in kind else np.exp(weights - weights.max(0))
-    found: Array = (positive / (positive.sum(0) + np.float32(0.0001))).astype(np.float32)
-    return found
+    shares: Array = (positive / (positive.sum(0) + np.float32(0.0001))).astype(np.float32)
+    return shares
 
 
 def in_step(one: Size, other: Size) -> bool:

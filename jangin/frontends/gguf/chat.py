@@ -67,8 +67,8 @@ class Renderer:
                 self._process = None
                 _end(process, os.getpid())
         if said.endswith(b"\n"):
-            found: dict[str, Any] = json.loads(said)
-            return found
+            answer: dict[str, Any] = json.loads(said)
+            return answer
         ended = f"the process that renders it ended ({process.returncode})"
         return {"error": f"it doesn't end in {SECONDS:g} seconds" if stopped else ended}
 

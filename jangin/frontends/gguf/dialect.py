@@ -79,8 +79,8 @@ def attend(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> tuple[Tens
         joined = b.concat([past_key, k], 2), b.concat([past_value, v], 2)
         y = attention(b, q, *joined, window=Window(causal=True), past=past_key.shape[2]).y
     new = [keep(b, t, node.of(ImportedAttributes)["cache"]) for t in (k, v)]
-    made = [*(t.numbers for t in new), *(t.scales for t in new if t.scales is not None)]
-    return join_heads(b, y), *made
+    entries = [*(t.numbers for t in new), *(t.scales for t in new if t.scales is not None)]
+    return join_heads(b, y), *entries
 
 
 def swiglu(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:

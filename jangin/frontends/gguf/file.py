@@ -75,10 +75,10 @@ class File:
     def setting(self, key: str, default: Any = None) -> Any:
         """Return the setting `key`, or the default. Raises CompileError if the setting is missing and there
         is no default."""
-        found = self.settings.get(key, default)
-        if found is None:
+        setting = self.settings.get(key, default)
+        if setting is None:
             raise CompileError(f"{self.path} has no setting {key}")
-        return found
+        return setting
 
     def number(self, key: str, default: float | None = None) -> float:
         value = self.setting(key, default)
@@ -121,13 +121,13 @@ class File:
 
         A type whose blocks aren't compiled is dequantized, and returned as F32."""
         self.shape(name)
-        found = self._tensors[name]
-        kind = found.tensor_type
+        tensor = self._tensors[name]
+        kind = tensor.tensor_type
         if kind in PLAIN:
-            return kind.name, found.data
+            return kind.name, tensor.data
         if kind in BLOCKS:
-            return kind.name, found.data.view(np.uint8)
+            return kind.name, tensor.data.view(np.uint8)
         try:
-            return "F32", np.asarray(dequantize(found.data, kind), np.float32)
+            return "F32", np.asarray(dequantize(tensor.data, kind), np.float32)
         except NotImplementedError:
             raise CompileError(f"{self.path}: tensor {name} is of type {kind.name}, not supported") from None

@@ -181,9 +181,9 @@ class Llama:
         for part in "qk":
             pair = [parts[part], "rope.cosines", "rope.sines", "tokens", "past_key.0"]
             parts[part] = self._op("rope", f"{block}.{part}_rope", pair, halves=FAMILIES[self.kind].halves)
-        given = [*parts.values(), *(f"past_{part}.{i}" for part in self._kept)]
+        inputs = [*parts.values(), *(f"past_{part}.{i}" for part in self._kept)]
         outputs = [f"{block}.attended_values", *(f"new_{part}.{i}" for part in self._kept)]
-        mixed = self._op("flash_attn_ext", outputs[0], given, outputs, cache=self.cache)
+        mixed = self._op("flash_attn_ext", outputs[0], inputs, outputs, cache=self.cache)
         return self._linear(mixed, f"{block}.attn_output")
 
     # -- nodes ----------------------------------------------------------------------------------
@@ -191,10 +191,10 @@ class Llama:
     def _op(
         self, kind: str, name: str, inputs: Sequence[str], outputs: Sequence[str] = (), **attrs: Any
     ) -> str:
-        made = tuple(outputs) or (name,)
+        names = tuple(outputs) or (name,)
         key = ImportedAttributes(f"ggml.{kind}", attrs)
-        self.nodes.append(Node(name, tuple(inputs), made, key, Sources.of(kind, name)))
-        return made[0]
+        self.nodes.append(Node(name, tuple(inputs), names, key, Sources.of(kind, name)))
+        return names[0]
 
     def _weights(self, name: str) -> tuple[str, dict[str, Any]]:
         """Add a tensor as a constant. Return its name, and the attributes that describe its blocks."""

@@ -70,10 +70,10 @@ class Text:
     def ends(self) -> frozenset[int]:
         """The numbers of the tokens that end an answer, because they end a text, a turn or a message."""
         numbered = (self._file.settings.get(f"tokenizer.ggml.{k}_token_id") for k in END_KEYS)
-        found = {n for n in numbered if isinstance(n, int) and 0 <= n < len(self._tokens)}
+        numbers = {n for n in numbered if isinstance(n, int) and 0 <= n < len(self._tokens)}
         kinds = self._file.setting("tokenizer.ggml.token_type", [])
         marks = {t for t, k in zip(self._tokens, kinds, strict=False) if k in (CONTROL, USER_DEFINED)}
-        return frozenset(found | {i for i, t in enumerate(self._tokens) if t in ENDS and t in marks})
+        return frozenset(numbers | {i for i, t in enumerate(self._tokens) if t in ENDS and t in marks})
 
     def encode(self, text: str, start: bool | None = None) -> list[int]:
         """Return the numbers of a text's tokens.
@@ -109,11 +109,11 @@ class Text:
         the template is wrong, refuses the conversation, or doesn't end."""  # fmt: skip
         template = self._template("tool_use" if tools else "rag" if documents else "")
         marks = {f"{n}_token": self._mark(f"tokenizer.ggml.{key}_token_id") for n, key in MARKS.items()}
-        given = {
+        context = {
             "messages": list(messages), "tools": tools, "documents": documents,
             "add_generation_prompt": add_generation_prompt,
         }  # fmt: skip
-        return template({**{n: t for n, t in marks.items() if t is not None}, **given, **names})
+        return template({**{n: t for n, t in marks.items() if t is not None}, **context, **names})
 
     def _template(self, name: str) -> Renderer:
         """Return the renderer of the template with this name, or of the default template if the file has none

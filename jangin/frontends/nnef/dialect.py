@@ -24,15 +24,15 @@ class Nnef(Dialect):
         return self._lower if node.op.removeprefix("nnef.") in OPERATIONS else None
 
     def _lower(self, b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Outputs:
-        given: dict[str, Any] = dict(self.attributes(node))
+        kwargs: dict[str, Any] = dict(self.attributes(node))
         rest = iter(inputs)
         tensors: Sequence[Any] = node.of(ImportedAttributes)["tensors"]
         for name, count in tensors:
-            given[name] = next(rest) if count is None else [next(rest) for _ in range(count)]
+            kwargs[name] = next(rest) if count is None else [next(rest) for _ in range(count)]
         if node.op == "nnef.clamp":
-            given["upper"] = given.pop("b")  # the parameter that is named like the builder
-        made: Outputs = OPERATIONS[node.op.removeprefix("nnef.")](b, **given)
-        return made
+            kwargs["upper"] = kwargs.pop("b")  # the parameter that is named like the builder
+        outputs: Outputs = OPERATIONS[node.op.removeprefix("nnef.")](b, **kwargs)
+        return outputs
 
     def remedy(self, node: Node) -> str:
         name = node.op.removeprefix("nnef.")

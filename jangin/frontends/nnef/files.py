@@ -39,10 +39,10 @@ class Files:
         raise NotImplementedError
 
     def need(self, name: str) -> bytes | memoryview:
-        found = self.find(name)
-        if found is None:
+        contents = self.find(name)
+        if contents is None:
             raise CompileError(f"{self.what} has no file '{name}'")
-        return found
+        return contents
 
 
 class InFolder(Files):
@@ -76,17 +76,17 @@ class InFolder(Files):
     def all(self) -> Mapping[str, Path | None]:
         """Return the paths of all files that the model may read, by their names. A missing file has None.
         Raises ValueError for too many files."""
-        found: dict[str, Path | None] = {}
+        paths: dict[str, Path | None] = {}
         for name in (GRAPH, QUANTIZATION):
-            found[name] = self.path(name)
+            paths[name] = self.path(name)
         for root, _, names in os.walk(self.folder):
             for name in sorted(names):
                 if name.endswith(".dat"):
                     file = Path(root, name)
-                    found[file.relative_to(self.folder).as_posix()] = file
-                    if len(found) > MOST_FILES:
+                    paths[file.relative_to(self.folder).as_posix()] = file
+                    if len(paths) > MOST_FILES:
                         raise ValueError(f"more than {MOST_FILES} files")
-        return found
+        return paths
 
 
 class InArchive(Files):
@@ -201,9 +201,9 @@ def _unpacked(contents: Contents) -> dict[str, bytes]:
                 name = _plain(member.name)
                 if name in files or len(files) == MOST_FILES:
                     raise CompileError(f"{contents}: '{name}' is in the archive twice, or there are too many")
-                found = archive.extractfile(member)
-                assert found is not None
-                files[name] = found.read()
+                stream = archive.extractfile(member)
+                assert stream is not None
+                files[name] = stream.read()
                 if len(files[name]) != member.size:
                     raise CompileError(f"{contents}: '{name}' in the archive is cut short")
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:

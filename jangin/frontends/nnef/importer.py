@@ -91,10 +91,10 @@ class _Importer:
     def _variable(self, operation: Operation) -> None:
         name, label = operation.outputs["output"]["is"], operation.attributes["label"]
         what = f"{self.files.what}: variable '{label}'"
-        found = self.files.find(f"{label}.dat")
-        if found is None:
+        contents = self.files.find(f"{label}.dat")
+        if contents is None:
             raise CompileError(f"{what} has no file '{label}.dat'")
-        array, quantized = read_tensor(found, f"{what} in '{label}.dat'")
+        array, quantized = read_tensor(contents, f"{what} in '{label}.dat'")
         shape = tuple(operation.attributes["shape"])
         if array.shape != shape:
             raise CompileError(f"{what} is of shape {list(shape)}, its file has {list(array.shape)}")
@@ -139,12 +139,12 @@ class _Importer:
         held = [Value(STARTED, BOOL, ())]
         after = {STARTED: f"{STARTED}.value"}
         self.constants[after[STARTED]] = np.array(True)
-        given = {"tensors": (("condition", None), ("true_value", None), ("false_value", None))}
+        attrs = {"tensors": (("condition", None), ("true_value", None), ("false_value", None))}
         for name, updated in self.updates.items():
             state, first = f"{name}.state", f"{name}.first"
             array = self.constants[first] = self.constants.pop(name)
             held.append(Value(state, from_numpy(array.dtype), tuple(map(const, array.shape))))
-            self._add("select", name, [STARTED, state, first], [name], given)
+            self._add("select", name, [STARTED, state, first], [name], attrs)
             after[state] = updated
         for state, value in after.items():
             self.state[state] = f"{state}.next"
@@ -156,12 +156,12 @@ class _Importer:
         output is copied by a node."""
         known = self.names.get(name, name)
         before = self.parsed.outputs[:place]
-        given = name in self.inputs or name in before
-        if known == name and known not in self.constants and not given:
+        is_taken = name in self.inputs or name in before
+        if known == name and known not in self.constants and not is_taken:
             return known
-        made = f"{name}.output{place}" if known == name or given else name
-        self._add("copy", made, [known], [made], {"tensors": (("x", None),)})
-        return made
+        copy = f"{name}.output{place}" if known == name or is_taken else name
+        self._add("copy", copy, [known], [copy], {"tensors": (("x", None),)})
+        return copy
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -169,7 +169,7 @@ class _Importer:
         outputs = [t["is"] for o in operation.outputs.values() for t in (o if isinstance(o, list) else [o])]
         inputs: list[str] = []
         tensors: list[tuple[str, int | None]] = []
-        given: dict[str, Any] = dict(operation.attributes)
+        attrs: dict[str, Any] = dict(operation.attributes)
         for name, value in operation.inputs.items():
             if isinstance(value, list):
                 inputs += [self._tensor(v, f"{outputs[0]}.{name}{i}") for i, v in enumerate(value)]
@@ -178,17 +178,17 @@ class _Importer:
                 inputs.append(self._tensor(value, ""))
                 tensors.append((name, None))
             else:
-                given[name] = value
+                attrs[name] = value
         if operation.name == "cast":
-            given["type"] = operation.dtype
-        given["tensors"] = tuple(tensors)
+            attrs["type"] = operation.dtype
+        attrs["tensors"] = tuple(tensors)
         exact = [f"{o}.exact" if self.parsed.tensors[o][1] else o for o in outputs]
         if operation.name == "update":
             variable = self.variables[operation.inputs["variable"]["is"]]
             if variable in self.updates:
                 raise CompileError(f"{self.files.what}: variable '{variable}' is updated twice")
             self.updates[variable] = exact[0]
-        self._add(operation.name, outputs[0], inputs, exact, given)
+        self._add(operation.name, outputs[0], inputs, exact, attrs)
         for name, raw in zip(outputs, exact, strict=True):
             if raw != name:
                 self._quantize(name, raw, self.parsed.tensors[name][1])
@@ -203,15 +203,15 @@ class _Importer:
 
     def _quantize(self, name: str, raw: str, how: Mapping[str, Any]) -> None:
         """Add a node that quantizes a tensor as the quantization file says."""
-        given: dict[str, Any] = {"tensors": (("x", None),)}
+        attrs: dict[str, Any] = {"tensors": (("x", None),)}
         for key, value in how.items():
             if isinstance(value, list):
                 self.constants[f"{name}.{key}"] = np.asarray(value, np.float32)
-                given["tensors"] += ((key, None),)
+                attrs["tensors"] += ((key, None),)
             elif key != "op-name" and value is not None:
-                given[key] = value
-        reads = [raw, *(f"{name}.{key}" for key, _ in given["tensors"][1:])]
-        self._add(how["op-name"], f"{name}.quantize", reads, [name], given)
+                attrs[key] = value
+        reads = [raw, *(f"{name}.{key}" for key, _ in attrs["tensors"][1:])]
+        self._add(how["op-name"], f"{name}.quantize", reads, [name], attrs)
 
     def _add(
         self, kind: str, name: str, inputs: list[str], outputs: list[str], given: Mapping[str, Any]

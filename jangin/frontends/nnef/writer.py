@@ -102,8 +102,8 @@ class _Writer(Writer):
         own = "".join(FRAGMENTS[name] for name in sorted(self.fragments))
         head = f"version 1.0;\n{EXTENSIONS}{own}" if own else "version 1.0;\n"
         text = f"{head}\ngraph {title}\n{{\n{body}}}\n"
-        found = {"graph.nnef": text.encode()}
-        return found | {f"{label}.dat": tensor_bytes(a) for label, a in self.labels.items()}
+        files = {"graph.nnef": text.encode()}
+        return files | {f"{label}.dat": tensor_bytes(a) for label, a in self.labels.items()}
 
     # -- values ---------------------------------------------------------------------------------
 
@@ -120,8 +120,8 @@ class _Writer(Writer):
         return TYPES[dtype]
 
     def _declared(self, name: str) -> Name:
-        given = f"<{self._type(self.graph.dtype(name))}>(shape = {_value(list(self.sizes(name)))})"
-        self.lines.append(f"{self.named(name)} = external{given}")
+        declaration = f"<{self._type(self.graph.dtype(name))}>(shape = {_value(list(self.sizes(name)))})"
+        self.lines.append(f"{self.named(name)} = external{declaration}")
         return self.names[name]
 
     def constant(self, name: str) -> None:
@@ -166,8 +166,8 @@ class _Writer(Writer):
         self.emit("transpose", self.named(node.inputs[0]), axes=list(attrs.perm), result=node.outputs[0])
 
     def write_expand(self, node: Node, attrs: core.Expand) -> None:
-        wanted, given = self.sizes(node.outputs[0]), self.sizes(node.inputs[0])
-        self._spread(self._of_rank(node.inputs[0], len(wanted)), given, wanted, node.outputs[0])
+        wanted, shape = self.sizes(node.outputs[0]), self.sizes(node.inputs[0])
+        self._spread(self._of_rank(node.inputs[0], len(wanted)), shape, wanted, node.outputs[0])
 
     def _spread(self, x: Any, given: Sizes, wanted: Sizes, result: str) -> None:
         """Broadcast a value by repeating it, and give the result the name `result`. The value has as many
@@ -233,24 +233,24 @@ class _Writer(Writer):
 
     def write_normalize(self, node: Node, attrs: core.Normalize) -> None:
         operation = "rms_normalization" if attrs.rms else "layer_normalization"
-        given: dict[str, Any] = {"axes": list(attrs.axes), "epsilon": float(attrs.epsilon)}
-        self.emit(operation, self.named(node.inputs[0]), **given, result=node.outputs[0])
+        kwargs: dict[str, Any] = {"axes": list(attrs.axes), "epsilon": float(attrs.epsilon)}
+        self.emit(operation, self.named(node.inputs[0]), **kwargs, result=node.outputs[0])
 
     def write_compute(self, node: Node, attrs: core.Compute) -> None:
         """Write the resize operation that lowers to the same computation."""
-        found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
-        if found is None:
+        offer = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
+        if offer is None:
             self.other(node, attrs)
             return
-        operation, given = found
-        self.emit(operation, self.named(node.inputs[0]), **given, result=node.outputs[0])
+        operation, kwargs = offer
+        self.emit(operation, self.named(node.inputs[0]), **kwargs, result=node.outputs[0])
 
     def _resizes(self, node: Node) -> Iterator[Offer]:
-        given, wanted = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
-        whole = len(given) == len(wanted) > 2 and all(w % g == 0 for g, w in zip(given, wanted, strict=True))
-        if not whole or given[:2] != wanted[:2]:
+        shape, wanted = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
+        whole = len(shape) == len(wanted) > 2 and all(w % g == 0 for g, w in zip(shape, wanted, strict=True))
+        if not whole or shape[:2] != wanted[:2]:
             return
-        factor = [w // g for g, w in zip(given[2:], wanted[2:], strict=True)]
+        factor = [w // g for g, w in zip(shape[2:], wanted[2:], strict=True)]
         yield ("nearest_upsample", {"factor": factor}), partial(nearest_upsample, factor=factor)
         for method in METHODS:
             how: dict[str, Any] = {"factor": factor, "method": method, "border": "replicate"}
@@ -284,12 +284,12 @@ class _Writer(Writer):
                 raise CompileError("an average over windows that leave the padding can't be said in NNEF")
             padding.append((begin, max(end, reach)))
         border = "constant" if attrs.combiner == "sum" and attrs.average != "valid" else "ignore"
-        given: dict[str, Any] = {"size": [1, 1, *attrs.kernel], "border": border, "padding": padding}
-        given |= {"stride": [1, 1, *attrs.strides], "dilation": [1, 1, *attrs.dilations]}
+        kwargs: dict[str, Any] = {"size": [1, 1, *attrs.kernel], "border": border, "padding": padding}
+        kwargs |= {"stride": [1, 1, *attrs.strides], "dilation": [1, 1, *attrs.dilations]}
         if attrs.combiner == "sum":
-            given["normalize"] = bool(attrs.average)
+            kwargs["normalize"] = bool(attrs.average)
         operation = "box" if attrs.combiner == "sum" else "max_pool"
-        self.emit(operation, self.named(node.inputs[0]), **given, result=node.outputs[0])
+        self.emit(operation, self.named(node.inputs[0]), **kwargs, result=node.outputs[0])
 
     # -- maps -----------------------------------------------------------------------------------
 
@@ -303,11 +303,11 @@ class _Writer(Writer):
         read = [
             self.sizes(n) for v, n in zip(operands, node.inputs, strict=True) if v in free_vars(attrs.body)
         ]
-        given = np.broadcast_shapes(*read)
-        if given == wanted:
+        shape = np.broadcast_shapes(*read)
+        if shape == wanted:
             self.expression(attrs.body, operands, result=node.outputs[0])
             return
-        self._spread(self.expression(attrs.body, operands), given, wanted, node.outputs[0])
+        self._spread(self.expression(attrs.body, operands), shape, wanted, node.outputs[0])
 
     def number(self, e: Const) -> Any:
         """Return a number as an argument. Infinity is written as the logarithm of 0, because NNEF has no

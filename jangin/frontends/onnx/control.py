@@ -41,10 +41,10 @@ def scan(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
     attrs = node.of(ImportedAttributes)
     if attrs["opset"] < 9:
         return _of_each_entry(b, node, inputs, bodies)
-    given = [v for v in inputs if v is not None]
-    first = len(given) - attrs["num_scan_inputs"]
+    values = [v for v in inputs if v is not None]
+    first = len(values) - attrs["num_scan_inputs"]
     return _scan(
-        b, bodies, attrs["body"], given[:first], [v for v in given[first:] if isinstance(v, Tensor)],
+        b, bodies, attrs["body"], values[:first], [v for v in values[first:] if isinstance(v, Tensor)],
         (attrs.get("scan_input_axes"), attrs.get("scan_input_directions")),
         (attrs.get("scan_output_axes"), attrs.get("scan_output_directions")),
     )  # fmt: skip
@@ -74,17 +74,17 @@ def _of_each_entry(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> li
     batch are scanned one after another. Raises CompileError if the batch size isn't fixed."""
     if inputs[0] is not None:
         raise CompileError("sequence_lens is not supported; export the model with opset 9 or newer")
-    given = [v for v in inputs[1:] if isinstance(v, Tensor)]
-    batch = static_shape(given[0].shape[:1])
+    tensors = [v for v in inputs[1:] if isinstance(v, Tensor)]
+    batch = static_shape(tensors[0].shape[:1])
     if batch is None:
         raise CompileError("the batch size must be known; export the model with opset 9 or newer")
-    first = len(given) - node.of(ImportedAttributes)["num_scan_inputs"]
+    first = len(tensors) - node.of(ImportedAttributes)["num_scan_inputs"]
     rows = []
     for n in range(batch[0]):
-        entry = [b.gather(v, b.reshape(b.sizes([n]), ()), 0) for v in given]
-        made = _scan(
+        entry = [b.gather(v, b.reshape(b.sizes([n]), ()), 0) for v in tensors]
+        results = _scan(
             b, bodies, node.of(ImportedAttributes)["body"], [*entry[:first]], entry[first:],
             (None, node.of(ImportedAttributes).get("directions")), (None, None),
         )  # fmt: skip
-        rows.append([b.reshape(v, (1, *v.shape)) for v in made if isinstance(v, Tensor)])
+        rows.append([b.reshape(v, (1, *v.shape)) for v in results if isinstance(v, Tensor)])
     return [b.concat(list(parts), 0) for parts in zip(*rows, strict=True)]

@@ -214,13 +214,13 @@ class Stages(Writer):
     ) -> Name:
         """Add a reduction over some axes, and return its result's name. Booleans are reduced as the numbers 0
         and 1, by the minimum or the maximum."""
-        given: dict[str, Any] = {"keepdims": int(keeps)}
+        kwargs: dict[str, Any] = {"keepdims": int(keeps)}
         over = self.array(list(axes), hint="axes")
         wide = I32 if dtype is BOOL else dtype if dtype in COMPUTED else _wide(dtype)
         operation = REDUCTIONS[{"and": "min", "or": "max"}.get(combiner, combiner)]
         if wide is dtype:
-            return self.emit(operation, x, over, result=result, hint=x, **given)
-        y = self.emit(operation, self.emit("Cast", x, hint=x, to=CODES[wide]), over, hint=x, **given)
+            return self.emit(operation, x, over, result=result, hint=x, **kwargs)
+        y = self.emit(operation, self.emit("Cast", x, hint=x, to=CODES[wide]), over, hint=x, **kwargs)
         return self.emit("Cast", y, result=result, hint=x, to=CODES[dtype])
 
 
@@ -265,11 +265,11 @@ class _Space:
             if v not in loaded and v not in self.known:
                 self._index(v) if v in self.places else self.keep(v, self.writer.scalar(v))
         operands = {**self.known, **loaded}
-        found: Name = self.writer.expression(e, operands, hint=self.hint)
+        name: Name = self.writer.expression(e, operands, hint=self.hint)
         parts = [self.along[n] for v in free_vars(e) if (n := operands[v]) in self.along]
         if parts:
-            self.along[found] = frozenset().union(*parts)
-        return found
+            self.along[name] = frozenset().union(*parts)
+        return name
 
     def keep(self, e: Expr, value: Name, along: Iterable[int] | None = None) -> None:
         """Record the tensor that holds an expression's value. `along` has the axes along which it varies, or
@@ -293,11 +293,11 @@ class _Space:
         spread = [-1 if i == place else 1 for i in range(len(self.axes))]
         write = self.writer
         if isinstance(extent, Const):
-            found = write.array(np.arange(int(extent.value)).reshape(spread), hint="index")
+            index = write.array(np.arange(int(extent.value)).reshape(spread), hint="index")
         else:
             numbers = write.emit("Range", write.array(0), write.scalar(extent), write.array(1), hint="index")
-            found = write.emit("Reshape", numbers, write.array(spread), hint="index")
-        self.keep(v, found, [place])
+            index = write.emit("Reshape", numbers, write.array(spread), hint="index")
+        self.keep(v, index, [place])
 
     def _load(self, e: Load, loaded: Mapping[Expr, Name]) -> Name:
         """Write the values at an index, and return their name. The index is clamped to the valid range,
@@ -312,10 +312,10 @@ class _Space:
         emit, array = self.writer.emit, self.writer.array
         flat = emit("Reshape", x, array([-1]), hint=self.hint)
         at = self._said(simplify(row_major(index, shape), self.ranges), loaded)
-        found = emit("Gather", flat, at, hint=self.hint, axis=0)
+        gathered = emit("Gather", flat, at, hint=self.hint, axis=0)
         if at in self.along:
-            self.along[found] = self.along[at]
-        return found
+            self.along[gathered] = self.along[at]
+        return gathered
 
     def _inside(self, i: Expr, size: Expr) -> Expr:
         i = i if prove(i >= 0, self.ranges) else maximum(i, 0)
@@ -324,16 +324,16 @@ class _Space:
     def _straight(self, index: Sequence[Expr], shape: Shape) -> list[int | None] | None:
         """Return the stage's axis for each index of a load. None stands for the only entry of an axis of size
         1. The result is None if an index is neither."""
-        found: list[int | None] = []
+        axes: list[int | None] = []
         for i, size in zip(index, shape, strict=True):
             place = self.places.get(i) if isinstance(i, Var) else None
-            if place is not None and self.axes[place].extent == size and place not in found:
-                found.append(place)
+            if place is not None and self.axes[place].extent == size and place not in axes:
+                axes.append(place)
             elif is_const(i, 0) and is_const(size, 1):
-                found.append(None)
+                axes.append(None)
             else:
                 return None
-        return found
+        return axes
 
     def _spread(self, x: Name, places: Sequence[int | None]) -> Name:
         """Return the name of a tensor with its axes moved to their places in the stage. All other axes of the

@@ -62,12 +62,12 @@ def split(data: memoryview) -> Split:
 
     A malformed model is left unchanged, so that Protobuf reports the error. A model is also left unchanged if
     it repeats a field that must occur once."""
-    found = Split(b"")
+    pieces = Split(b"")
     try:
-        found.message = b"".join(_model(data, found))
+        pieces.message = b"".join(_model(data, pieces))
     except (IndexError, ValueError):
         return Split(bytes(data))
-    return found
+    return pieces
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ def locations(data: memoryview) -> list[str]:
     """Return the names of the files that a model's tensors give as the places of their data.
 
     Raises ValueError if the bytes are malformed or have fields that ONNX doesn't use."""
-    found: set[bytes] = set()
+    names: set[bytes] = set()
     try:
-        _locations("model", data, found)
+        _locations("model", data, names)
     except (IndexError, RecursionError):
         raise ValueError("the model is cut short, or nested too deep") from None
-    return sorted(map(os.fsdecode, found))
+    return sorted(map(os.fsdecode, names))
 
 
 def _locations(kind: str, data: memoryview, found: set[bytes]) -> None:

@@ -78,8 +78,8 @@ class OnnxFormat(Format):
         )  # fmt: skip
         dialect = Onnx(self.activations, self.block)
         described = metadata(read.proto)
-        if found := quantization(graph):
-            described["quantization"] = found
+        if parameters := quantization(graph):
+            described["quantization"] = parameters
         return Imported(graph, dialect, described, hints=hints)
 
 

@@ -55,17 +55,17 @@ def metadata(proto: messages.ModelProto) -> dict[str, Any]:
 def quantization(graph: Graph) -> dict[str, tuple[float, int]]:
     """Return the scale and the zero point of inputs that DequantizeLinear reads, and of outputs that
     QuantizeLinear makes. Both must be constants and single numbers."""
-    found = {}
+    parameters = {}
     for node in graph.nodes:
         name = node.inputs[0] if node.op == node_op("", "DequantizeLinear") else ""
         name = node.outputs[0] if node.op == node_op("", "QuantizeLinear") else name
         if name not in (*graph.inputs, *graph.outputs):
             continue
-        given = [graph.constants.get(n) for n in node.inputs[1:] if n]
-        if all(array is not None and array.size == 1 for array in given):
-            scale, zero = ([float(a.reshape(-1)[0]) for a in given if a is not None] + [0.0])[:2]
-            found[name] = (scale, int(zero))
-    return found
+        arrays = [graph.constants.get(n) for n in node.inputs[1:] if n]
+        if all(array is not None and array.size == 1 for array in arrays):
+            scale, zero = ([float(a.reshape(-1)[0]) for a in arrays if a is not None] + [0.0])[:2]
+            parameters[name] = (scale, int(zero))
+    return parameters
 
 
 def node_op(domain: str, name: str) -> str:

@@ -24,9 +24,9 @@ else:
             package = find_spec("onnx")
             if package is None:
                 raise ModuleNotFoundError("reading ONNX models needs the package onnx", name="onnx")
-            found = PathFinder.find_spec(whole, package.submodule_search_locations)
-            module = sys.modules[whole] = module_from_spec(found)
-            found.loader.exec_module(module)
+            spec = PathFinder.find_spec(whole, package.submodule_search_locations)
+            module = sys.modules[whole] = module_from_spec(spec)
+            spec.loader.exec_module(module)
         return sys.modules[whole]
 
     messages = _part("onnx_ml_pb2")

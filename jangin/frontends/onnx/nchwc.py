@@ -27,10 +27,10 @@ def with_blocks(graph: Graph, given: int = 0) -> Graph:
     `given` is the number of channels in a block, or 0 if the caller doesn't know it. Raises UnknownBlock, a
     CompileError, if the file doesn't tell the number either."""
     names = [f"{DOMAIN}.{n}" for n in IN_BLOCKS]
-    found = [n for n in graph.nodes if n.op in names]
-    if not found:
+    nodes = [n for n in graph.nodes if n.op in names]
+    if not nodes:
         return graph
-    block = given or _block(graph, [n for n in found if n.op == names[0]])
+    block = given or _block(graph, [n for n in nodes if n.op == names[0]])
     return replace(graph, nodes=tuple(_with(n, block) if n.op in names else n for n in graph.nodes))
 
 

@@ -44,16 +44,16 @@ def nests(attrs: LoopNest, inputs: int, rank: int) -> Iterator[Offer]:
         for reduction in REDUCTIONS:
             yield Said("ScatterND", {"reduction": reduction}), partial(scatter_nd, reduction=reduction)
         for axis, reduction in itertools.product(range(rank), REDUCTIONS):
-            given = {"axis": axis, "reduction": reduction}
-            yield Said("ScatterElements", given), partial(scatter_elements, **given)  # type: ignore[arg-type]
+            kwargs = {"axis": axis, "reduction": reduction}
+            yield Said("ScatterElements", kwargs), partial(scatter_elements, **kwargs)  # type: ignore[arg-type]
 
 
 def _along_an_axis(attrs: LoopNest, rank: int) -> Iterator[Offer]:
     for axis, turned, alone in itertools.product(range(rank), (False, True), (False, True)):
-        given = {"reverse": int(turned), "exclusive": int(alone)}
+        flags = {"reverse": int(turned), "exclusive": int(alone)}
         for operation, combiner in (("CumSum", "sum"), ("CumProd", "prod")):
             lower = partial(cumulate, combiner=combiner, axis=axis, reverse=turned, exclusive=alone)
-            yield Said(operation, given, (axis,)), lower
+            yield Said(operation, flags, (axis,)), lower
     if len(attrs.shape) == rank:
         for axis, largest in itertools.product(range(rank), (True, False)):
             k = attrs.shape[axis]

@@ -111,12 +111,12 @@ def dense(proto: messages.SparseTensorProto, what: str, folder: Folder | None) -
     columns = places.reshape(len(places), -1)
     if (columns < 0).any() or (columns >= np.array(limits, np.int64)).any():
         raise CompileError(f"{what} has an index outside of its shape {list(dims)}")
-    made = np.zeros(dims, values.dtype)
+    array = np.zeros(dims, values.dtype)
     if places.ndim == 1:
-        made.reshape(-1)[places] = values
+        array.reshape(-1)[places] = values
     else:
-        made[tuple(columns.T)] = values
-    return made
+        array[tuple(columns.T)] = values
+    return array
 
 
 def _strings(proto: messages.TensorProto, what: str) -> Array:
@@ -209,9 +209,9 @@ def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) 
     if kind == kinds.INTS:
         return tuple(proto.ints)
     if kind == kinds.STRINGS:
-        given = list(proto.strings)
-        known = {s: text(s) for s in set(given)}  # trees describe millions of nodes by few different words
-        return tuple(map(known.__getitem__, given))
+        strings = list(proto.strings)
+        known = {s: text(s) for s in set(strings)}  # trees describe millions of nodes by few different words
+        return tuple(map(known.__getitem__, strings))
     where = f"attribute '{proto.name}' of {what}"
     if kind == kinds.TENSOR:
         return tensor(proto.t, where, folder)

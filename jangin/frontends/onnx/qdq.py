@@ -61,19 +61,21 @@ class _Fusing:
         nodes: list[Node] = []
         fused: set[str] = set()
         for node in self.graph.nodes:
-            found = None
+            replacement = None
             if node.op in PRODUCTS:
-                found = self.fused(node)
+                replacement = self.fused(node)
             elif node.op in MOVING and len(node.outputs) == 1:
-                found = self.moved(node)
+                replacement = self.moved(node)
             elif node.op == GATHER and (picked := self.picked(node)) is not None:
                 nodes.append(picked)
                 table = self.makers[node.inputs[0]]
                 operands = (*picked.outputs, *table.inputs[1:])
-                found = replace(table, name=f"{node.name}.floats", inputs=operands, outputs=node.outputs)
-            if found is not None:
-                fused |= {*found.outputs}
-                nodes.append(found)
+                replacement = replace(
+                    table, name=f"{node.name}.floats", inputs=operands, outputs=node.outputs
+                )
+            if replacement is not None:
+                fused |= {*replacement.outputs}
+                nodes.append(replacement)
             elif fused.isdisjoint(node.outputs):
                 nodes.append(node)
         read = {*self.graph.outputs, *(name for n in nodes for name in reads(n))}

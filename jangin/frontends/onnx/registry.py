@@ -52,12 +52,12 @@ Table = Mapping[tuple[str, str], tuple[Operator, ...]]
 def table(modules: Iterable[ModuleType]) -> Table:
     """Return the operators that are declared in modules, by domain and name. The versions of an operator are
     in ascending order."""
-    found: dict[tuple[str, str], dict[int, Operator]] = {}
+    operators: dict[tuple[str, str], dict[int, Operator]] = {}
     for module in modules:
         for value in vars(module).values():
             for entry in getattr(value, "operators", ()):
-                found.setdefault((entry.domain, entry.name), {})[entry.since] = entry
-    return {key: tuple(v[s] for s in sorted(v)) for key, v in found.items()}
+                operators.setdefault((entry.domain, entry.name), {})[entry.since] = entry
+    return {key: tuple(v[s] for s in sorted(v)) for key, v in operators.items()}
 
 
 def find(operators: Table, domain: str, name: str, opset: int) -> Operator | None:

@@ -21,10 +21,10 @@ _KINDS = messages.AttributeProto.AttributeType
 def schema(domain: str, name: str, opset: int) -> Any:
     """Return the standard's description of an operator at an opset, or None if there is none."""
     try:
-        found = schemas.get_schema(name, opset, domain)
+        description = schemas.get_schema(name, opset, domain)
     except (schemas.SchemaError, OverflowError, TypeError):
         return None
-    return None if found.deprecated else found
+    return None if description.deprecated else description
 
 
 def has_body(domain: str, name: str, opset: int) -> bool:
@@ -52,7 +52,7 @@ def check_node(proto: messages.NodeProto, domain: str, opset: int, what: str) ->
                 f"not {_KINDS.Name(a.type) if a.type in _KINDS.values() else a.type}"
             )
     for name, a in known.attributes.items():
-        if a.required and all(name != given.name for given in proto.attribute):
+        if a.required and all(name != attr.name for attr in proto.attribute):
             raise CompileError(f"{what} lacks its attribute '{name}'")
     _check_count(len(proto.input), known.min_input, known.max_input, "input", what)
     _check_count(len(proto.output), known.min_output, known.max_output, "output", what)

@@ -71,19 +71,19 @@ class Steps(Wholes):
         formal = zip(own, graph.inputs, strict=False)
         inputs = [body.typed(name, graph.dtype(n), graph.shape(n)) for name, n in formal]
         outputs = [self.named(n) for n in node.outputs]
-        made = body.proto(inputs, results)
-        self.nodes.append(helper.make_node("Loop", operands[:count], outputs, str(outputs[0]), body=made))
+        proto = body.proto(inputs, results)
+        self.nodes.append(helper.make_node("Loop", operands[:count], outputs, str(outputs[0]), body=proto))
 
     def ends(self, outputs: Sequence[str]) -> list[onnx.ValueInfoProto]:
         """Return the descriptions of a body's results. A result that isn't made by a node, or that occurs
         twice, is copied first."""
-        made = {o for node in self.graph.nodes for o in node.outputs}
-        found = []
+        produced = {o for node in self.graph.nodes for o in node.outputs}
+        infos = []
         for name in outputs:
-            own = self.named(name) if name in made else self.emit("Identity", self.named(name))
-            made.discard(name)
-            found.append(self.typed(own, self.graph.dtype(name), self.graph.shape(name)))
-        return found
+            own = self.named(name) if name in produced else self.emit("Identity", self.named(name))
+            produced.discard(name)
+            infos.append(self.typed(own, self.graph.dtype(name), self.graph.shape(name)))
+        return infos
 
     def proto(
         self, inputs: Sequence[onnx.ValueInfoProto], outputs: Sequence[onnx.ValueInfoProto]

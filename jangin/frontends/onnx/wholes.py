@@ -85,8 +85,8 @@ class Wholes(Writer):
         except CompileError as error:
             raise CompileError(f"{operator} can't be said in ONNX: {error}") from None
         self.domains |= {domain} - {""}
-        made = helper.make_node(operator, inputs, outputs, str(outputs[0]), domain=domain, **attributes)
-        self.nodes.append(made)
+        proto = helper.make_node(operator, inputs, outputs, str(outputs[0]), domain=domain, **attributes)
+        self.nodes.append(proto)
 
     def _recurrence(self, node: Node, function: str, settings: Mapping[str, Any]) -> None:
         """Write a layer that `ops.recurrent` keeps in one node. Its operands are in ONNX's order. Raises
@@ -135,10 +135,10 @@ def _activation(e: Expr) -> tuple[str, list[float], float | None]:
             return name, usual, None
         own = [Var(f"p{i}", F32) for i in range(len(usual))]
         for x in (x0, minimum(maximum(x0, low), high)):
-            found: dict[str, Expr] = {}
-            if not unified(fn(x, *own), e, found) or found.pop("x0") is not x0:
+            bindings: dict[str, Expr] = {}
+            if not unified(fn(x, *own), e, bindings) or bindings.pop("x0") is not x0:
                 continue
-            values = {n: float(v.value) for n, v in found.items() if isinstance(v, Const)}
-            if len(values) == len(found) and values.get("low", -1.0) == -values.get("high", 1.0):
+            values = {n: float(v.value) for n, v in bindings.items() if isinstance(v, Const)}
+            if len(values) == len(bindings) and values.get("low", -1.0) == -values.get("high", 1.0):
                 return name, [values[v.name] for v in own], values.get("high")
     raise CompileError("ONNX's recurrent layers have none of its activations")

@@ -81,10 +81,10 @@ class OnnxWriter(Stages, Steps, Writer):
         graph = self.graph
         inputs, outputs = ([self._typed(n) for n in names] for names in (graph.inputs, graph.outputs))
         self.body()
-        made = helper.make_graph(self.nodes, graph.name or "graph", inputs, outputs, self.tensors)
+        proto = helper.make_graph(self.nodes, graph.name or "graph", inputs, outputs, self.tensors)
         opsets = [helper.make_opsetid("", self.opset)]
         others = [helper.make_opsetid(d, 1) for d in sorted(self.domains)]
-        model = helper.make_model(made, opset_imports=[*opsets, *others])
+        model = helper.make_model(proto, opset_imports=[*opsets, *others])
         model.ir_version = helper.find_min_ir_version_for(opsets)
         known = metadata(model) | {"producer_name": "Jangin"} | {k: v for k, v in described.items() if v}
         model.producer_name, model.domain = known["producer_name"], known["domain"]
@@ -112,9 +112,9 @@ class OnnxWriter(Stages, Steps, Writer):
         return helper.make_tensor_value_info(name, CODES[dtype], sizes)
 
     def inner(self, graph: Graph, given: Mapping[str, Name]) -> OnnxWriter:
-        made = OnnxWriter(graph, self)
-        made.names.update(given)
-        return made
+        writer = OnnxWriter(graph, self)
+        writer.names.update(given)
+        return writer
 
     def body(self) -> None:
         super().body()
@@ -178,13 +178,13 @@ class OnnxWriter(Stages, Steps, Writer):
     def _symbol(self, v: Var) -> Name:
         if v not in self.numbers:
             places = ((n, i) for n in self.graph.inputs for i, d in enumerate(self.graph.shape(n)) if d == v)
-            found = self.counted.get(v) or next(places, None)
-            if found is None and self.outer is not None:
+            place = self.counted.get(v) or next(places, None)
+            if place is None and self.outer is not None:
                 return self.outer.scalar(v)
-            if found is None:
+            if place is None:
                 raise CompileError(f"the size {v} is that of no input, so that ONNX has no words for it")
-            shape = self.emit("Shape", self.named(found[0]), hint=str(v))
-            self.numbers[v] = self.emit("Gather", shape, self.array(found[1]), hint=str(v), axis=0)
+            shape = self.emit("Shape", self.named(place[0]), hint=str(v))
+            self.numbers[v] = self.emit("Gather", shape, self.array(place[1]), hint=str(v), axis=0)
         return self.numbers[v]
 
     def write_bind(self, node: Node, attrs: core.BindStep) -> None:
@@ -213,16 +213,16 @@ class OnnxWriter(Stages, Steps, Writer):
         ONNX takes an end of -1 for the last entry. The end of a backward slice is therefore counted from the
         end of the axis. A slice that begins before the axis is empty, and is written as one that begins with
         the axis."""
-        given = self.graph.shape(node.inputs[0])
+        shape = self.graph.shape(node.inputs[0])
         whole = (const(0), 1)
-        rows = zip(given, attrs.starts, attrs.steps, attrs.shape, strict=True)
+        rows = zip(shape, attrs.starts, attrs.steps, attrs.shape, strict=True)
         cut = [i for i, (d, start, step, n) in enumerate(rows) if (start, step) != whole or n != d]
         if not cut:
             self.emit("Identity", self.named(node.inputs[0]), result=node.outputs[0])
             return
         begins = tuple(simplify(maximum(attrs.starts[i], 0), self.graph.symbols) for i in cut)
         ends = [b + attrs.shape[i] * attrs.steps[i] for b, i in zip(begins, cut, strict=True)]
-        ends = [e - given[i] if attrs.steps[i] < 0 else e for e, i in zip(ends, cut, strict=True)]
+        ends = [e - shape[i] if attrs.steps[i] < 0 else e for e, i in zip(ends, cut, strict=True)]
         axes, steps = self.array(cut), self.array([attrs.steps[i] for i in cut])
         operands = self.dims(begins), self.dims(tuple(ends)), axes, steps
         self.emit("Slice", self.named(node.inputs[0]), *operands, result=node.outputs[0])
@@ -280,18 +280,18 @@ class OnnxWriter(Stages, Steps, Writer):
         if sizes is None:
             raise CompileError("a normalization over sizes that aren't fixed can't be said: give shapes=")
         operation = "RMSNormalization" if attrs.rms else "LayerNormalization"
-        given: dict[str, Any] = {"axis": rank - len(sizes), "epsilon": attrs.epsilon}
+        kwargs: dict[str, Any] = {"axis": rank - len(sizes), "epsilon": attrs.epsilon}
         if not sizes:  # a single element is normalized along a new axis
             behind, one = self.array([rank]), self.array(np.ones(1), dtype, "ones")
-            y = self.emit(operation, self.emit("Unsqueeze", x, behind, hint=x), one, hint=x, **given)
+            y = self.emit(operation, self.emit("Unsqueeze", x, behind, hint=x), one, hint=x, **kwargs)
             self.emit("Squeeze", y, behind, result=node.outputs[0])
             return
         scale = self.array(np.ones(sizes), dtype, "ones")
         if order == list(range(rank)):
-            self.emit(operation, x, scale, result=node.outputs[0], **given)
+            self.emit(operation, x, scale, result=node.outputs[0], **kwargs)
             return
         turned = self.emit("Transpose", x, hint=x, perm=order)
-        y = self.emit(operation, turned, scale, hint=x, **given)
+        y = self.emit(operation, turned, scale, hint=x, **kwargs)
         self.emit("Transpose", y, result=node.outputs[0], perm=[order.index(i) for i in range(rank)])
 
     def write_matmul(self, node: Node, attrs: core.MatMul) -> None:
@@ -301,17 +301,19 @@ class OnnxWriter(Stages, Steps, Writer):
             raise CompileError(
                 f"a product of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be said in ONNX"
             )
-        given = self._in_bytes(node) if whole else [self.named(n) for n in node.inputs]
+        operands = self._in_bytes(node) if whole else [self.named(n) for n in node.inputs]
         turns = attrs.transpose_a, attrs.transpose_b
         if any(turns) and not whole and all(len(self.graph.shape(n)) == 2 for n in node.inputs):
             said: dict[str, Any] = {"transA": int(turns[0]) or None, "transB": int(turns[1]) or None}
-            self.emit("Gemm", *given, result=node.outputs[0], **said)  # Gemm's operands stay as they are
+            self.emit("Gemm", *operands, result=node.outputs[0], **said)  # Gemm's operands stay as they are
             return
         for i, turn in enumerate(turns):
             rank = len(self.graph.shape(node.inputs[i]))
             order = [*range(rank - 2), rank - 1, rank - 2]
-            given[i] = self.emit("Transpose", given[i], hint=given[i], perm=order) if turn else given[i]
-        self.emit("MatMulInteger" if whole else "MatMul", *given, result=node.outputs[0])
+            operands[i] = (
+                self.emit("Transpose", operands[i], hint=operands[i], perm=order) if turn else operands[i]
+            )
+        self.emit("MatMulInteger" if whole else "MatMul", *operands, result=node.outputs[0])
 
     def _in_bytes(self, node: Node) -> list[Name]:
         """Return the operands of a product of integers. If one of them isn't 8-bit, both are converted to
@@ -320,8 +322,8 @@ class OnnxWriter(Stages, Steps, Writer):
         Raises CompileError if an operand's elements don't fit in a byte."""
         if all(self.graph.dtype(n) in (I8, U8) for n in node.inputs):
             return [self.named(n) for n in node.inputs]
-        found = [self._bytes(n) for n in node.inputs]
-        return [data for data, _ in found] + [zero for _, zero in found]
+        pairs = [self._bytes(n) for n in node.inputs]
+        return [data for data, _ in pairs] + [zero for _, zero in pairs]
 
     def _bytes(self, name: str) -> tuple[Name, Name]:
         low, high = self.held.range(name)
@@ -347,9 +349,9 @@ class OnnxWriter(Stages, Steps, Writer):
             raise CompileError(
                 f"a convolution of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be said in ONNX"
             )
-        given = self._in_bytes(node) if whole else [self.named(n) for n in node.inputs]
+        operands = self._in_bytes(node) if whole else [self.named(n) for n in node.inputs]
         self.emit(
-            "ConvInteger" if whole else "Conv", *given, result=node.outputs[0],
+            "ConvInteger" if whole else "Conv", *operands, result=node.outputs[0],
             kernel_shape=list(attrs.kernel), strides=list(attrs.strides), dilations=list(attrs.dilations),
             pads=list(attrs.pads), group=attrs.groups,
         )  # fmt: skip
@@ -382,29 +384,29 @@ class OnnxWriter(Stages, Steps, Writer):
                 ceil = 1
             else:
                 ends = [max(e, r) for e, r in zip(ends, reach, strict=True)]
-        given: dict[str, Any] = {"kernel_shape": list(attrs.kernel), "strides": list(attrs.strides)}
-        given |= {"pads": [*begins, *ends], "ceil_mode": ceil}
+        kwargs: dict[str, Any] = {"kernel_shape": list(attrs.kernel), "strides": list(attrs.strides)}
+        kwargs |= {"pads": [*begins, *ends], "ceil_mode": ceil}
         if any(d != 1 for d in attrs.dilations):  # ONNX Runtime's quantized pools don't know the attribute
-            given["dilations"] = list(attrs.dilations)
+            kwargs["dilations"] = list(attrs.dilations)
         if attrs.combiner == "sum":
-            given["count_include_pad"] = int(attrs.average == "all")
+            kwargs["count_include_pad"] = int(attrs.average == "all")
         operation = "AveragePool" if attrs.combiner == "sum" else "MaxPool"
-        self.emit(operation, self.named(node.inputs[0]), result=node.outputs[0], **given)
+        self.emit(operation, self.named(node.inputs[0]), result=node.outputs[0], **kwargs)
 
     # -- tensor expressions ---------------------------------------------------------------------
 
     def write_compute(self, node: Node, attrs: core.Compute) -> None:
         """Write the standard's Resize if its lowering is the same, else the tensor expression."""
-        found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
-        if found is None:
+        offer = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
+        if offer is None:
             self.other(node, attrs)
             return
         sizes = self.dims(self.graph.shape(node.outputs[0]))
-        self.emit("Resize", self.named(node.inputs[0]), "", "", sizes, result=node.outputs[0], **found)
+        self.emit("Resize", self.named(node.inputs[0]), "", "", sizes, result=node.outputs[0], **offer)
 
     def _resizes(self, node: Node) -> Sequence[Offer]:
-        given, wanted = self.graph.shape(node.inputs[0]), self.graph.shape(node.outputs[0])
-        if len(given) != len(wanted) or given == wanted:
+        shape, wanted = self.graph.shape(node.inputs[0]), self.graph.shape(node.outputs[0])
+        if len(shape) != len(wanted) or shape == wanted:
             return []
         places = [p for p in COORDINATES if p != "tf_crop_and_resize"]
         nearest = (

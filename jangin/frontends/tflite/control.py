@@ -43,12 +43,12 @@ def branch(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]
     given the other inputs."""
     condition = control.scalar(b, inputs[0])
     assert condition is not None
-    made = []
+    branches = []
     for key in ("then", "else"):
         names = _results(f"{node.name}.{key}", len(node.outputs))
         body = node.of(ImportedAttributes)[key]
-        made.append(_of([calls(body, names[0] if names else key, node.inputs[1:], names)], (), names))
-    return control.branch(b, bodies.run, condition, (made[0], made[1]), b.scope)
+        branches.append(_of([calls(body, names[0] if names else key, node.inputs[1:], names)], (), names))
+    return control.branch(b, bodies.run, condition, (branches[0], branches[1]), b.scope)
 
 
 def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
@@ -65,9 +65,9 @@ def loop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
         [step, calls(attrs["cond"], again, results, [again]), _flat(again, f"{again}.flat")],
         [f"{node.name}.step", f"{node.name}.on", *carried], [f"{again}.flat", *results],
     )  # fmt: skip
-    given = [v for v in inputs if v is not None]
+    operands = [v for v in inputs if v is not None]
     holds = control.scalar(b, first)
-    iteration = control.Iteration(body, None, holds, given, [], (), (), True)
+    iteration = control.Iteration(body, None, holds, operands, [], (), (), True)
     return control.iterate(b, bodies.run, iteration, b.scope)
 
 
@@ -77,9 +77,9 @@ def _flat(name: str, result: str) -> Node:
 
 
 def condition(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:
-    found = control.scalar(b, inputs[0])
-    assert found is not None
-    return [found]
+    truth = control.scalar(b, inputs[0])
+    assert truth is not None
+    return [truth]
 
 
 def held(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> list[Item]:

@@ -103,15 +103,15 @@ class Tflite(Dialect):
             tuple(Quantization(*k) for k in attrs.get("intermediates", ())),
         )
         name = node.op.removeprefix("tflite.")
-        made: Outputs
+        outputs: Outputs
         if any(q.complex for q in (*call.given, *call.gives)):
-            made = of_complex(name, BUILTINS[name], call)
+            outputs = of_complex(name, BUILTINS[name], call)
         else:
-            made = BUILTINS[name](call)
+            outputs = BUILTINS[name](call)
         unread = options.unread(name)
         if unread:
             raise CompileError(f"its options {', '.join(unread)} are not supported")
-        return made
+        return outputs
 
     def remedy(self, node: Node) -> str:
         name = node.op.removeprefix("tflite.")

@@ -186,9 +186,9 @@ def _operator(b: Any, o: Operator, kind: int, places: Mapping[str, int]) -> int:
         "Outputs": _numbers(b, [places[o.output]]),
     }  # fmt: skip
     if o.name in OPTIONS:
-        given = {k: _numbers(b, v) if isinstance(v, list) else v for k, v in o.options.items()}
+        options = {k: _numbers(b, v) if isinstance(v, list) else v for k, v in o.options.items()}
         parts["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, OPTIONS[o.name])
-        parts["BuiltinOptions"] = _table(b, OPTIONS[o.name], given)
+        parts["BuiltinOptions"] = _table(b, OPTIONS[o.name], options)
     return _table(b, "Operator", parts)
 
 

@@ -135,8 +135,8 @@ class Forms(Writer):
 
     def is_last(self, value: str) -> bool:
         """Tell if a value exists only in forms with the channels last."""
-        found = [(value, last, whole) in self.made for last in (False, True) for whole in (False, True)]
-        return not any(found[:2]) and any(found[2:])
+        flags = [(value, last, whole) in self.made for last in (False, True) for whole in (False, True)]
+        return not any(flags[:2]) and any(flags[2:])
 
     def in_order(self, value: str) -> bool:
         """Tell if a value's elements are in the same order with its channels last."""
@@ -173,7 +173,7 @@ class Forms(Writer):
 
     def emit(
         self, operation: str, *inputs: Any, result: str = "", hint: str = "", dtype: DType | None = None,
-        **given: Any,
+        **options: Any,
     ) -> Name:  # fmt: skip
         """Add an operator, and return the name of its result.
 
@@ -185,14 +185,14 @@ class Forms(Writer):
             return name
         if operation == "CAST":
             kinds = self.file.tensors[inputs[0]].dtype, self.file.tensors[name].dtype
-            given = {"InDataType": CODES[kinds[0]], "OutDataType": CODES[kinds[1]]}
-        self.file.operators.append(Operator(operation, inputs, name, given))
+            options = {"InDataType": CODES[kinds[0]], "OutDataType": CODES[kinds[1]]}
+        self.file.operators.append(Operator(operation, inputs, name, options))
         return name
 
     def _between(self, operation: str, inputs: Sequence[Name], hint: str, dtype: DType | None) -> Name:
-        found = [self.file.tensors[n] for n in inputs]
-        shape = np.broadcast_shapes(*(t.shape for t in found))
-        own = BOOL if operation in TRUTHS else dtype or found[-1].dtype
+        tensors = [self.file.tensors[n] for n in inputs]
+        shape = np.broadcast_shapes(*(t.shape for t in tensors))
+        own = BOOL if operation in TRUTHS else dtype or tensors[-1].dtype
         return self.tensor(Tensor(shape, own), f"{hint or 'made'}.{operation.lower()}")
 
     def tensor(self, made: Tensor, hint: str) -> Name:
@@ -207,12 +207,12 @@ class Forms(Writer):
     def tail(self, value: str, axis: int | None = None, whole: bool = False) -> Tail:
         """Return the bias and the activation to fuse into the operator that makes a value. An int8 result
         (`whole`) may have any bounds, because its quantization already limits it to them."""
-        found = tail(self.graph, value, self.users, axis)
-        if (found.low, found.high) not in ACTIVATIONS and not whole:
-            assert found.clamp is not None
-            found = Tail(found.clamp.inputs[0], found.bias)
-        self.done |= {n.name for n in (found.bias, found.clamp) if n is not None}
-        return found
+        ending = tail(self.graph, value, self.users, axis)
+        if (ending.low, ending.high) not in ACTIVATIONS and not whole:
+            assert ending.clamp is not None
+            ending = Tail(ending.clamp.inputs[0], ending.bias)
+        self.done |= {n.name for n in (ending.bias, ending.clamp) if n is not None}
+        return ending
 
     def fused(self, found: Tail) -> dict[str, Any]:
         return {"FusedActivationFunction": ACTIVATIONS.get((found.low, found.high), 0)}

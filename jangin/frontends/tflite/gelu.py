@@ -20,17 +20,17 @@ CLOSE = 1e-6
 def gelus(graph: Graph) -> Graph:
     """Return the graph with each x / 2 * (erf(x / sqrt(2)) + 1) replaced by one map. The order of its factors
     doesn't matter. Nodes whose results nothing reads any more are removed."""
-    found = _Finder(graph)
-    made: dict[str, Node] = {}
+    finder = _Finder(graph)
+    maps: dict[str, Node] = {}
     for node in graph.nodes:
         if isinstance(node.attrs, Map) and node.attrs.body == Call("erf", (X,)):
-            last = found.whole(node)
+            last = finder.whole(node)
             if last is not None:
-                made[last[0].name] = replace(last[0], inputs=(last[1],), attrs=Map(activation.gelu(X)))
-    if not made:
+                maps[last[0].name] = replace(last[0], inputs=(last[1],), attrs=Map(activation.gelu(X)))
+    if not maps:
         return graph
     needed, kept = set(graph.outputs), list[Node]()
-    for node in reversed([made.get(n.name, n) for n in graph.nodes]):
+    for node in reversed([maps.get(n.name, n) for n in graph.nodes]):
         if needed.intersection(node.outputs):
             kept.append(node)
             needed.update(node.inputs)

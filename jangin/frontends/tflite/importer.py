@@ -128,13 +128,13 @@ class Reader:
             (self.model.SignatureDefs(i).SignatureKey() or b"").decode()
             for i in range(self.model.SignatureDefsLength())
         ]
-        found: dict[str, Any] = {
+        metadata: dict[str, Any] = {
             "description": description,
             "signatures": ", ".join(filter(None, signatures)),
         }
-        found["state"] = dict(self.state)
-        found["quantization"] = self._quantization()
-        return {k: v for k, v in found.items() if v}
+        metadata["state"] = dict(self.state)
+        metadata["quantization"] = self._quantization()
+        return {k: v for k, v in metadata.items() if v}
 
     def _quantization(self) -> dict[str, tuple[float, int]]:
         """Return the scale and the zero point of each input and output of integers that has one scale."""
@@ -162,12 +162,12 @@ class Reader:
     def constants(self) -> dict[str, Array]:
         """Return the contents of all tensors with a buffer, by name. Arrays are views of the file unless they
         must be converted."""
-        found = {}
+        arrays = {}
         for i in range(self.graph.TensorsLength()):
             array = self._contents(self.graph.Tensors(i), f"tensor '{self.names[i]}'")
             if array is not None:
-                found[self.names[i]] = array
-        return found
+                arrays[self.names[i]] = array
+        return arrays
 
     def _contents(self, tensor: Any, what: str) -> Array | None:
         """Return the contents of a tensor's buffer, or None if it has none, is a variable, or has an unknown
@@ -197,13 +197,13 @@ class Reader:
         if _is_text(self._tensor(i)):
             return (None, None, None, 0)
         dtype = self._dtype(i)
-        given = self._tensor(i).Quantization()
-        scales = None if given is None else given.ScaleAsNumpy()
+        quantization = self._tensor(i).Quantization()
+        scales = None if quantization is None else quantization.ScaleAsNumpy()
         if not isinstance(scales, np.ndarray) or not scales.size:
             return (dtype, None, None, 0)
-        zeros = given.ZeroPointAsNumpy()
+        zeros = quantization.ZeroPointAsNumpy()
         zeros = zeros if isinstance(zeros, np.ndarray) and zeros.size else np.zeros(scales.size, np.int64)
-        axis = int(given.QuantizedDimension())
+        axis = int(quantization.QuantizedDimension())
         if wrong := _wrong(scales, zeros, axis, _ints(self._tensor(i).ShapeAsNumpy()), dtype):
             what = f"'{self.names[i]}' ({dtype}{_ints(self._tensor(i).ShapeAsNumpy())})"
             raise CompileError(f"tensor {what} is quantized by {wrong}: convert the model again")
@@ -212,21 +212,21 @@ class Reader:
     # -- operators ------------------------------------------------------------------------------
 
     def _nodes(self) -> list[Node]:
-        found = (self._node(n) for n in range(self.graph.OperatorsLength()))
-        return [node for node in found if node is not None]
+        nodes = (self._node(n) for n in range(self.graph.OperatorsLength()))
+        return [node for node in nodes if node is not None]
 
     def _node(self, n: int) -> Node | None:
         """Return the node of operator number `n`, or None if the operator only handles variables."""
-        found = self.graph.Operators(n)
-        code, number, name = self._code(n, found)
-        inputs, outputs = _ints(found.InputsAsNumpy()), _ints(found.OutputsAsNumpy())
+        operator = self.graph.Operators(n)
+        code, number, name = self._code(n, operator)
+        inputs, outputs = _ints(operator.InputsAsNumpy()), _ints(operator.OutputsAsNumpy())
         for i in (*inputs, *outputs):
             if i >= 0:
                 self._tensor(i)
-        attrs = _options(found)
+        attrs = _options(operator)
         if number == tflite.BuiltinOperator.CUSTOM:
-            given = found.CustomOptionsAsNumpy()
-            attrs = custom.options(name, given.tobytes() if isinstance(given, np.ndarray) else b"")
+            blob = operator.CustomOptionsAsNumpy()
+            attrs = custom.options(name, blob.tobytes() if isinstance(blob, np.ndarray) else b"")
         if number in SHAPED:
             attrs["shapes"] = tuple(tuple(_ints(self._tensor(i).ShapeAsNumpy())) for i in outputs)
         called = [self.names[i] if i >= 0 else "" for i in inputs]
@@ -258,8 +258,8 @@ class Reader:
             attrs["body"] = self._names_in(attrs[JOINING[name]])
         attrs["inputs"] = tuple(self._kind(i) for i in inputs)
         attrs["outputs"] = tuple(self._kind(i) for i in outputs)
-        if found.IntermediatesLength():
-            attrs["intermediates"] = tuple(self._kind(i) for i in _ints(found.IntermediatesAsNumpy()))
+        if operator.IntermediatesLength():
+            attrs["intermediates"] = tuple(self._kind(i) for i in _ints(operator.IntermediatesAsNumpy()))
         # a variable is read as its value before, and gets its next value as a further result
         for at, i in enumerate(inputs):
             if i >= 0 and self._tensor(i).IsVariable():
@@ -293,7 +293,7 @@ class Reader:
     def _table(self, number: int | None) -> Table:
         """Return the values of a hash table by key. Raises CompileError unless the file fills the table with
         the same constants everywhere."""
-        made = []
+        tables = []
         for g in range(self.model.SubgraphsLength()):
             graph, handles = self.model.Subgraphs(g), dict[int, int]()
             for n in range(graph.OperatorsLength()):
@@ -303,24 +303,24 @@ class Reader:
                 if name == "HASHTABLE":
                     handles |= dict.fromkeys(outputs, _options(operator)["table_id"])
                 elif name == "HASHTABLE_IMPORT" and number is not None and handles.get(inputs[0]) == number:
-                    made.append(self._filled(f"table {number}", graph, inputs[1:]))
-        if not made or any(t != made[0] for t in made[1:]):
+                    tables.append(self._filled(f"table {number}", graph, inputs[1:]))
+        if not tables or any(t != tables[0] for t in tables[1:]):
             raise CompileError("a table must be filled, and always with the same")
-        return made[0]
+        return tables[0]
 
     def _filled(self, what: str, graph: Any, places: Sequence[int]) -> Table:
         inside = [i for i in places if 0 <= i < graph.TensorsLength()]
-        found = [self._contents(graph.Tensors(i), what) for i in inside]
-        arrays = [a for a in found if a is not None]
+        contents = [self._contents(graph.Tensors(i), what) for i in inside]
+        arrays = [a for a in contents if a is not None]
         if len(arrays) != 2:
             raise CompileError(f"{what} is filled with what isn't in the file, which is not supported")
         return table(what, *arrays)
 
     def _default(self, i: int) -> Any:
-        found = self._contents(self._tensor(i), f"tensor '{self.names[i]}'")
-        if found is None or found.size != 1:
+        default = self._contents(self._tensor(i), f"tensor '{self.names[i]}'")
+        if default is None or default.size != 1:
             raise CompileError("what a table gives for other keys must be one value in the file")
-        return found.reshape(-1).tolist()[0]
+        return default.reshape(-1).tolist()[0]
 
     def _control(
         self,
@@ -361,10 +361,10 @@ class Reader:
         bodies give handles of different variables."""
         for at, i in enumerate(outputs):
             if self._is_handle(i):
-                found = {b._held(_ints(b.graph.OutputsAsNumpy())[at]) for b in bodies}
-                if len(found) > 1:
+                variables = {b._held(_ints(b.graph.OutputsAsNumpy())[at]) for b in bodies}
+                if len(variables) > 1:
                     raise CompileError(f"{source}: '{self.names[i]}' is one variable or another")
-                self.variables.handles[self.names[i]] = found.pop()
+                self.variables.handles[self.names[i]] = variables.pop()
 
     def _is_handle(self, i: int) -> bool:
         return i >= 0 and self._tensor(i).Type() == tflite.TensorType.RESOURCE

@@ -75,8 +75,8 @@ class Products(Forms):
             raise CompileError(f"a convolution of {len(attrs.kernel)} spatial axes can't be said in TFLite")
         channels, (outputs, inputs, *_) = self.sizes(x)[1], self.sizes(w)
         whole = self.is_whole(node)
-        found = self.tail(node.outputs[0], 1, whole)
-        held = self.weights(node, found, outputs)
+        tail = self.tail(node.outputs[0], 1, whole)
+        held = self.weights(node, tail, outputs)
         filters = held.data[:, :, None] if len(attrs.kernel) == 1 else held.data
         single = inputs == 1 and attrs.groups == channels > 1
         order = (1, 2, 3, 0) if single else (0, 2, 3, 1)
@@ -85,12 +85,12 @@ class Products(Forms):
         image, padding = self._image(x, whole), SAME if window.same else VALID
         if not window.same and window.off:
             image = self._padded(image, window)
-        given: dict[str, Any] = {"DepthMultiplier": outputs // channels} if single else {}
-        given |= {"Padding": padding, **window.steps}
-        given |= {"DilationHFactor": window.dilations[0], "DilationWFactor": window.dilations[1]}
-        y = self.give(found.result, True, whole)
+        options: dict[str, Any] = {"DepthMultiplier": outputs // channels} if single else {}
+        options |= {"Padding": padding, **window.steps}
+        options |= {"DilationHFactor": window.dilations[0], "DilationWFactor": window.dilations[1]}
+        y = self.give(tail.result, True, whole)
         operation = "DEPTHWISE_CONV_2D" if single else "CONV_2D"
-        self._back(operation, [image, *operands], y, **given, **self.fused(found))
+        self._back(operation, [image, *operands], y, **options, **self.fused(tail))
 
     def _image(self, x: str, whole: bool) -> Name:
         """Return a value's tensor as an image with two spatial axes. If it has only one, it becomes an image
@@ -148,10 +148,10 @@ class Products(Forms):
         image, padding = self._image(x, whole), SAME if window.same and not counts else VALID
         if window.off and padding == VALID:
             image = self._padded(image, window, None if averages or self.is_positive(x) else LEAST)
-        given = {"Padding": padding, **window.steps}
-        given |= {"FilterHeight": window.kernel[0], "FilterWidth": window.kernel[1]}
+        options = {"Padding": padding, **window.steps}
+        options |= {"FilterHeight": window.kernel[0], "FilterWidth": window.kernel[1]}
         operation = "AVERAGE_POOL_2D" if averages else "MAX_POOL_2D"
-        self._back(operation, [image], self.give(y, True, whole), **given)
+        self._back(operation, [image], self.give(y, True, whole), **options)
 
     def is_positive(self, value: str) -> bool:
         """Tell if all elements of a value are known to be at least 0."""
@@ -189,14 +189,14 @@ class Products(Forms):
             )  # fmt: skip
             return
         whole = self.is_whole(node)
-        found = self.tail(node.outputs[0], -1, whole)
-        given = self.weights(node, found, self.sizes(node.outputs[0])[-1])
-        arranged = given.data if attrs.transpose_b else given.data.T
-        operands = self._operands(given, arranged, 0, w)
-        y = self.give(found.result, False, whole)
+        tail = self.tail(node.outputs[0], -1, whole)
+        weights = self.weights(node, tail, self.sizes(node.outputs[0])[-1])
+        arranged = weights.data if attrs.transpose_b else weights.data.T
+        operands = self._operands(weights, arranged, 0, w)
+        y = self.give(tail.result, False, whole)
         self.emit(
             "FULLY_CONNECTED", self.read(x, False, whole), *operands, result=y, KeepNumDims=True,
-            **self.fused(found),
+            **self.fused(tail),
         )  # fmt: skip
 
 

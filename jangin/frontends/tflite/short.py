@@ -31,14 +31,14 @@ def _saturated(v: Array) -> Array:
 def _high(x: Array, y: Array | int) -> Array:
     """Return the upper half of twice a product, rounded as in gemmlowp's
     `SaturatingRoundingDoublingHighMul`."""
-    found: Array = np.right_shift(x * y + (1 << 14), 15)
-    return found
+    product: Array = np.right_shift(x * y + (1 << 14), 15)
+    return product
 
 
 def _divided(x: Array, exponent: int) -> Array:
     """Return `fixed.divided` of each element. The exponent is above 0."""
-    found: Array = np.right_shift(x + (1 << (exponent - 1)) - (x < 0), exponent)
-    return found
+    quotient: Array = np.right_shift(x + (1 << (exponent - 1)) - (x < 0), exponent)
+    return quotient
 
 
 def _series(a: Array) -> Array:
@@ -79,9 +79,9 @@ def _newton(a: Array) -> Array:
 def logistic() -> Array:
     """Return 1 / (1 + exp(-a)) with no integer bits, for a from 0 to `MOST` with 3 integer bits. For a
     negative a, the value is ONE minus the value of -a."""
-    found = _saturated(_newton(_exp(-np.arange(MOST + 1), 3)) << 1)
-    found[0] = 1 << 14
-    return found.astype(np.int16)
+    table = _saturated(_newton(_exp(-np.arange(MOST + 1), 3)) << 1)
+    table[0] = 1 << 14
+    return table.astype(np.int16)
 
 
 def tanh(bits: int) -> Array:
@@ -89,6 +89,6 @@ def tanh(bits: int) -> Array:
     negate the value of -a.
 
     The formula is (1 - exp(-2 a)) / (1 + exp(-2 a))."""
-    found = _saturated((_newton(_exp(-np.arange(MOST + 1), bits + 1)) - (1 << 13)) << 2)
-    found[0] = 0
-    return found.astype(np.int16)
+    table = _saturated((_newton(_exp(-np.arange(MOST + 1), bits + 1)) - (1 << 13)) << 2)
+    table[0] = 0
+    return table.astype(np.int16)

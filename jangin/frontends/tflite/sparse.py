@@ -40,8 +40,8 @@ def dense(what: str, values: Array, shape: Sequence[int], given: Any) -> Array:
         entry = given.DimMetadata(level)
         if _count(entry, position) > most:
             raise CompileError(f"{what} is sparse, and has more places than {list(shape)}")
-        counts, found, places = _entries(entry, position)
-        columns = np.concatenate([np.repeat(columns, counts, 0), found[:, None]], 1)
+        counts, indices, places = _entries(entry, position)
+        columns = np.concatenate([np.repeat(columns, counts, 0), indices[:, None]], 1)
         position = places
         sizes.append(int(entry.DenseSize()))
     at = np.zeros((len(columns), rank), np.int64)
@@ -73,8 +73,8 @@ def _entries(entry: Any, position: Array) -> tuple[Array, Array, Array]:
     if entry.Format() == tflite.DimensionType.DENSE:
         size = int(entry.DenseSize())
         counts = np.full(len(position), size, np.int64)
-        found = np.tile(np.arange(size), len(position))
-        return counts, found, np.repeat(position, size) * size + found
+        numbers = np.tile(np.arange(size), len(position))
+        return counts, numbers, np.repeat(position, size) * size + numbers
     segments = _vector(entry.ArraySegments(), entry.ArraySegmentsType())
     indices = _vector(entry.ArrayIndices(), entry.ArrayIndicesType())
     starts, counts = segments[position], segments[position + 1] - segments[position]
@@ -84,9 +84,9 @@ def _entries(entry: Any, position: Array) -> tuple[Array, Array, Array]:
 
 
 def _vector(table: Any, kind: int) -> Array:
-    found = INDICES[kind]()
-    found.Init(table.Bytes, table.Pos)
-    return _ints(found.ValuesAsNumpy()).astype(np.int64)
+    vector = INDICES[kind]()
+    vector.Init(table.Bytes, table.Pos)
+    return _ints(vector.ValuesAsNumpy()).astype(np.int64)
 
 
 def _ints(array: Any) -> Array:

@@ -50,9 +50,9 @@ def in_floats(
     decide = (np.abs(sums - np.floor(sums) - 0.5) < NEAR) & (sums > ends[0] - 1) & (sums < ends[1] + 1)
     few, v_few, w_few = wanted[decide], v[decide], w[decide]
     for a, b, move in product(_around(first), _around(second), MOVES):
-        found = Sum(float(a), float(b), float(np.float32(more + move)))
-        if _gives(found, few, v_few, w_few, ends) and _gives(found, wanted, v, w, ends):
-            return found
+        factors = Sum(float(a), float(b), float(np.float32(more + move)))
+        if _gives(factors, few, v_few, w_few, ends) and _gives(factors, wanted, v, w, ends):
+            return factors
     return None
 
 

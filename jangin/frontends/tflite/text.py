@@ -32,10 +32,10 @@ def texts(what: str, raw: Array, shape: list[int]) -> Array:
         or not 4 * len(head) <= ends[0] <= ends[-1] <= len(data)
     ):
         raise CompileError(f"{what} should hold {count} texts, which its {len(data)} bytes are not")
-    found = np.empty(count, object)
+    texts = np.empty(count, object)
     for n in range(count):
-        found[n] = data[ends[n] : ends[n + 1]].decode(errors="surrogateescape")
-    return found.reshape(shape)
+        texts[n] = data[ends[n] : ends[n + 1]].decode(errors="surrogateescape")
+    return texts.reshape(shape)
 
 
 def table(what: str, keys: Array, values: Array) -> Table:
@@ -46,7 +46,7 @@ def table(what: str, keys: Array, values: Array) -> Table:
             f"{what} is filled with {keys.size} keys and {values.size} values: it needs as many, and one of "
             "them text"
         )
-    found: dict[Any, Any] = {}
+    entries: dict[Any, Any] = {}
     for key, value in zip(keys.reshape(-1).tolist(), values.reshape(-1).tolist(), strict=True):
-        found.setdefault(key, value)
-    return found
+        entries.setdefault(key, value)
+    return entries

@@ -31,8 +31,8 @@ class Variables:
 
     def handle(self, name: str, options: Mapping[str, Any]) -> None:
         """Record a VAR_HANDLE. Handles with the same container and name are of the same variable."""
-        found = [options.get(k) for k in ("container", "shared_name")]
-        texts = [v.decode(errors="replace") if isinstance(v, bytes) else v or "" for v in found]
+        labels = [options.get(k) for k in ("container", "shared_name")]
+        texts = [v.decode(errors="replace") if isinstance(v, bytes) else v or "" for v in labels]
         self.handles[name] = "/".join(filter(None, texts)) or name
 
     def read(self, handle: str, dtype: DType, shape: Shape) -> str:

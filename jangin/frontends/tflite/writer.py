@@ -109,13 +109,13 @@ class TfliteWriter(Products):
             return
         order = turned(rank) if last else list(range(rank))
         perm = [order.index(p) for p in attrs.perm]
-        given = self.read(x, last, whole)
+        source = self.read(x, last, whole)
         if perm == list(range(rank)):
-            self.made[y, False, whole] = given
+            self.made[y, False, whole] = source
             if y in self.graph.outputs and not whole:
-                self.reshaped(given, self.give(y))
+                self.reshaped(source, self.give(y))
             return
-        self.emit("TRANSPOSE", given, self.integers(perm), result=self.give(y, False, whole))
+        self.emit("TRANSPOSE", source, self.integers(perm), result=self.give(y, False, whole))
 
     def write_expand(self, node: Node, attrs: core.Expand) -> None:
         x, y = node.inputs[0], node.outputs[0]
@@ -130,17 +130,17 @@ class TfliteWriter(Products):
         whole, last = x in self.scales, self.is_last(x)
         order = turned(len(shape)) if last else range(len(shape))
         rows = [(starts[i], attrs.steps[i], counts[i]) for i in order]
-        given, result = self.read(x, last, whole), self.give(y, last, whole)
+        source, result = self.read(x, last, whole), self.give(y, last, whole)
         if all(s == 1 for _, s, _ in rows):
             self.emit(
-                "SLICE", given, self.integers([b for b, _, _ in rows]),
+                "SLICE", source, self.integers([b for b, _, _ in rows]),
                 self.integers([n for _, _, n in rows]), result=result,
             )  # fmt: skip
             return
         ends = [b + (n - 1) * s + (1 if s > 0 else -1) for b, s, n in rows]
         parts = ([b for b, _, _ in rows], ends, [s for _, s, _ in rows])
         mask = sum(1 << i for i, e in enumerate(ends) if e < 0)
-        self.emit("STRIDED_SLICE", given, *map(self.integers, parts), result=result, EndMask=mask)
+        self.emit("STRIDED_SLICE", source, *map(self.integers, parts), result=result, EndMask=mask)
 
     def write_concat(self, node: Node, attrs: core.Concat) -> None:
         y = node.outputs[0]
@@ -167,14 +167,14 @@ class TfliteWriter(Products):
         whole, last = x in self.scales and attrs.value == 0, self.is_last(x)
         order = turned(rank) if last else range(rank)
         sides = self.array(np.array([(pads[i], pads[i + rank]) for i in order], np.int32), "pads")
-        given, result = self.read(x, last, whole), self.give(y, last, whole)
+        source, result = self.read(x, last, whole), self.give(y, last, whole)
         if attrs.mode == "reflect":
-            self.emit("MIRROR_PAD", given, sides, result=result, Mode=0)
+            self.emit("MIRROR_PAD", source, sides, result=result, Mode=0)
         elif attrs.value == 0:
-            self.emit("PAD", given, sides, result=result)
+            self.emit("PAD", source, sides, result=result)
         else:
             fill = self.array(np.array(attrs.value, self.graph.dtype(x).numpy), "fill")
-            self.emit("PADV2", given, sides, fill, result=result)
+            self.emit("PADV2", source, sides, fill, result=result)
 
     def write_gather(self, node: Node, attrs: core.Gather) -> None:
         (x, at), y = node.inputs, node.outputs[0]
@@ -205,9 +205,9 @@ class TfliteWriter(Products):
         rank = len(self.sizes(y))
         last = self.follows(node.inputs, rank)
         whole = all(n in self.scales for n in node.inputs)
-        found = self.tail(y, whole=whole) if name in FUSING else Tail(y)
+        tail = self.tail(y, whole=whole) if name in FUSING else Tail(y)
         bounds = ACTIVATIONS.get(clamped(attrs.body) or (0, 0), 0)
-        whole &= bool(name or bounds) and found.result in self.scales
+        whole &= bool(name or bounds) and tail.result in self.scales
         operands: dict[Expr, Name] = {
             Var(f"x{i}", self.graph.dtype(n)): self._operand_of(n, rank, last, whole)
             for i, n in enumerate(node.inputs)
@@ -217,8 +217,8 @@ class TfliteWriter(Products):
             return
         body: Any = attrs.body
         parts = [operands[v] for v in ((body.a, body.b) if isinstance(body, Binary) and name else (X,))]
-        given: dict[str, Any] = self.fused(found) if name in FUSING else {}
-        self.emit(name or BOUNDS[bounds], *parts, result=self.give(found.result, last, whole), **given)
+        options: dict[str, Any] = self.fused(tail) if name in FUSING else {}
+        self.emit(name or BOUNDS[bounds], *parts, result=self.give(tail.result, last, whole), **options)
 
     def _floats(self, node: Node, body: Expr, operands: dict[Expr, Name], last: bool) -> None:
         y = node.outputs[0]
@@ -265,22 +265,22 @@ class TfliteWriter(Products):
         x, y, rank = node.inputs[0], node.outputs[0], len(self.sizes(node.inputs[0]))
         operation = "LOG_SOFTMAX" if attrs.log else "SOFTMAX"
         whole, last = x in self.scales and y in self.scales, attrs.axis == 1 and rank > 2
-        given: dict[str, Any] = {} if attrs.log else {"Beta": 1.0}
+        options: dict[str, Any] = {} if attrs.log else {"Beta": 1.0}
         if last or attrs.axis == rank - 1:
-            self.emit(operation, self.read(x, last, whole), result=self.give(y, last, whole), **given)
+            self.emit(operation, self.read(x, last, whole), result=self.give(y, last, whole), **options)
             return
         order = [*(i for i in range(rank) if i != attrs.axis), attrs.axis]
         shape = tuple(self.sizes(x)[i] for i in order)
         one, other = (self.tensor(Tensor(shape, F32), f"{y}.turned") for _ in range(2))
         self.emit("TRANSPOSE", self.read(x), self.integers(order), result=one)
-        self.emit(operation, one, result=other, **given)
+        self.emit(operation, one, result=other, **options)
         back = [order.index(i) for i in range(rank)]
         self.emit("TRANSPOSE", other, self.integers(back), result=self.give(y))
 
     def write_normalize(self, node: Node, attrs: core.Normalize) -> None:
         """Write a normalization as several operators."""
         x, y = node.inputs[0], node.outputs[0]
-        given, axes = self.read(x), self.integers(attrs.axes)
+        centred, axes = self.read(x), self.integers(attrs.axes)
         kept = tuple(1 if i in attrs.axes else d for i, d in enumerate(self.sizes(x)))
 
         def averaged(of: Name) -> Name:
@@ -289,29 +289,29 @@ class TfliteWriter(Products):
             )
 
         if not attrs.rms:
-            given = self.emit("SUB", given, averaged(given), hint=y)
-        spread = averaged(self.emit("MUL", given, given, hint=y))
+            centred = self.emit("SUB", centred, averaged(centred), hint=y)
+        spread = averaged(self.emit("MUL", centred, centred, hint=y))
         moved = self.emit("ADD", spread, self.array(np.array(attrs.epsilon, np.float32), "epsilon"), hint=y)
-        self.emit("MUL", given, self.emit("RSQRT", moved, hint=y), result=self.give(y))
+        self.emit("MUL", centred, self.emit("RSQRT", moved, hint=y), result=self.give(y))
 
     def write_compute(self, node: Node, attrs: core.Compute) -> None:
         """Write the resize operator whose lowering is the same computation. Raises CompileError if there is
         none."""
-        found = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
-        if found is None:
+        offer = self.matched(node, self._resizes(node)) if len(node.inputs) == 1 else None
+        if offer is None:
             self.other(node, attrs)
             return
         x, y = node.inputs[0], node.outputs[0]
-        operation, given = found
+        operation, options = offer
         whole = x in self.scales
         sizes = self.integers(self.sizes(y)[2:])
-        self.emit(operation, self.read(x, True, whole), sizes, result=self.give(y, True, whole), **given)
+        self.emit(operation, self.read(x, True, whole), sizes, result=self.give(y, True, whole), **options)
 
     def _resizes(self, node: Node) -> Iterator[Offer]:
         old, new = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
         if len(old) == len(new) == 4 and old[:2] == new[:2] and self.graph.dtype(node.inputs[0]) is F32:
-            for operation, style, given in RESIZES:
-                yield (operation, given), partial(_resized, style, new[2:])
+            for operation, style, options in RESIZES:
+                yield (operation, options), partial(_resized, style, new[2:])
 
 
 def _resized(style: Style, sizes: Sequence[int], b: Builder, x: Operand) -> Operand:

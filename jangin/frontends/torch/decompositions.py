@@ -23,17 +23,17 @@ def table() -> dict[Any, Any]:
     Added are two fused operators with which torch.nn's transformers run without gradients, and two operators
     of mixtures of experts. The latter are the histogram, and the grouped product of the package
     transformers."""
-    found: dict[Any, Any] = torch.export.default_decompositions()
+    decompositions: dict[Any, Any] = torch.export.default_decompositions()
     for packet in KEPT:
         for overload in getattr(torch.ops.aten, packet).overloads():
             if overload != "data":  # of packed sequences
-                found.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
-    found[torch.ops.aten._native_multi_head_attention.default] = _multi_head_attention
-    found[torch.ops.aten._transformer_encoder_layer_fwd.default] = _encoder_layer
-    found[torch.ops.aten.histc.default] = _histogram
+                decompositions.pop(getattr(getattr(torch.ops.aten, packet), overload), None)
+    decompositions[torch.ops.aten._native_multi_head_attention.default] = _multi_head_attention
+    decompositions[torch.ops.aten._transformer_encoder_layer_fwd.default] = _encoder_layer
+    decompositions[torch.ops.aten.histc.default] = _histogram
     if hasattr(torch.ops.transformers, "grouped_mm_fallback"):
-        found[torch.ops.transformers.grouped_mm_fallback.default] = _grouped_product
-    return found
+        decompositions[torch.ops.transformers.grouped_mm_fallback.default] = _grouped_product
+    return decompositions
 
 
 def _multi_head_attention(
@@ -109,8 +109,8 @@ def _histogram(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) ->
         least, most = least - same, most + same
     inside = (x >= least) & (x <= most)
     place = torch.where(inside, (x - least) * bins / (most - least), -1).to(torch.int64).clamp(max=bins - 1)
-    found: Tensor = (place[:, None] == torch.arange(bins)).sum(0).to(self.dtype)
-    return found
+    counts: Tensor = (place[:, None] == torch.arange(bins)).sum(0).to(self.dtype)
+    return counts
 
 
 def _grouped_product(input: Tensor, weight: Tensor, offs: Tensor) -> Tensor:

@@ -40,10 +40,10 @@ class Aten(Dialect):
         result = Result(attrs["gives"], tuple(map(bool, node.outputs)), attrs.get("common"))
         lower = _found(node.op)
         assert lower is not None
-        given = {k: v for k, v in attrs.items() if k not in MARKS}
-        made = lower(b, result, **given, **_tensors(attrs, iter(inputs)))
-        _check(made, result)
-        outputs: Outputs = made
+        kwargs = {k: v for k, v in attrs.items() if k not in MARKS}
+        results = lower(b, result, **kwargs, **_tensors(attrs, iter(inputs)))
+        _check(results, result)
+        outputs: Outputs = results
         return outputs
 
     def remedy(self, node: Node) -> str:
@@ -69,20 +69,20 @@ def _found(op: str) -> Any:
 def _tensors(attrs: ImportedAttributes, inputs: Iterator[Any]) -> dict[str, Any]:
     """Return a node's inputs by the names of the operator's arguments. An argument that is a list of tensors
     has a list of inputs."""
-    found: dict[str, Any] = {}
+    tensors: dict[str, Any] = {}
     for entry in attrs["tensors"]:
         if isinstance(entry, str):
-            found[entry] = next(inputs)
+            tensors[entry] = next(inputs)
         else:
             name, count = entry
-            found[name] = [next(inputs) for _ in range(count)]
-    return found
+            tensors[name] = [next(inputs) for _ in range(count)]
+    return tensors
 
 
 def _check(made: Any, result: Result) -> None:
     """Raise CompileError if a result's type or shape differs from PyTorch's, to avoid a wrong answer."""
-    given = made if isinstance(made, (tuple, list)) else (made,)
-    for tensor, (dtype, shape) in zip(given, result.all, strict=True):
+    results = made if isinstance(made, (tuple, list)) else (made,)
+    for tensor, (dtype, shape) in zip(results, result.all, strict=True):
         if not isinstance(tensor, Tensor):
             continue
         sizes = zip(tensor.shape, shape, strict=False)

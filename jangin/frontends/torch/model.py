@@ -85,16 +85,16 @@ class TracedModel:
                 raise ValueError("it does not begin as one")
             start = PREFIX.size + length
             content = json.loads(bytes(data[PREFIX.size : start]))
-            made: dict[tuple[Any, ...], Array] = {}
+            arrays: dict[tuple[Any, ...], Array] = {}
 
             def read(kind: str) -> dict[str, Array]:
                 return {name: array(*place) for name, *place in content[kind]}
 
             def array(dtype: str, shape: list[int], at: int) -> Array:
                 key = dtype, tuple(shape), at
-                if key not in made:
-                    made[key] = _array(data, start + at, dtype, shape)
-                return made[key]
+                if key not in arrays:
+                    arrays[key] = _array(data, start + at, dtype, shape)
+                return arrays[key]
 
             graph = replace(parse_graph(content["graph"], read("arrays")), constants=read("constants"))
             return cls(graph, content["metadata"])
@@ -110,9 +110,9 @@ class TracedModel:
         for name in graph.inputs:
             shape = graph.value(name).shape
             assert shape is not None
-            for dim, found in zip(shape, symbols.shape(name, [*map(_declared, shape)]) or (), strict=True):
+            for dim, size in zip(shape, symbols.shape(name, [*map(_declared, shape)]) or (), strict=True):
                 if isinstance(dim, Var):
-                    known[dim] = found
+                    known[dim] = size
         known |= {Var(name): e for name, e in symbols.names.items()}
         inputs = [_sized(graph.value(n), known) for n in graph.inputs]
         _check_found(inputs)
@@ -133,11 +133,11 @@ def _declared(dim: Expr) -> int | str | Expr:
 def _check_found(inputs: Sequence[Value]) -> None:
     """Raise CompileError if a symbol can't be computed from any input's size (see `runtime.sizes.solved`)."""
     dims = [(d, v.name, i) for v in inputs for i, d in enumerate(v.shape or ())]
-    found = {d for d, _, _ in dims if isinstance(d, Var)}
+    symbols = {d for d, _, _ in dims if isinstance(d, Var)}
     for dim, name, axis in dims:
-        unknown = free_vars(dim) - found
+        unknown = free_vars(dim) - symbols
         if len(unknown) == 1 and linear(dim, *unknown) is not None:
-            found |= unknown
+            symbols |= unknown
         elif unknown:
             raise CompileError(
                 f"input '{name}' has {dim} entries along axis {axis}: no input has the size that this "

@@ -23,8 +23,8 @@ def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
 
     Raises CompileError if the example is missing or if a part of the module can't be exported. Its message
     names the part."""
-    given, named = _tensors(example)
-    if not given and not named:
+    args, named = _tensors(example)
+    if not args and not named:
         raise CompileError(f"a {type(module).__name__} is read by running it: give example_inputs=(...)")
     training = module.training
     if training:
@@ -34,9 +34,9 @@ def exported(module: torch.nn.Module, example: Example) -> ExportedProgram:
     try:
         with torch.no_grad(), free_steps():
             if isinstance(module, torch.jit.ScriptModule):
-                return _of_script(module, given, named, example)
+                return _of_script(module, args, named, example)
             return torch.export.export(
-                module, given, named, dynamic_shapes=example.dynamic_shapes, strict=False
+                module, args, named, dynamic_shapes=example.dynamic_shapes, strict=False
             )
     except CompileError:
         raise
@@ -51,8 +51,8 @@ def _tensors(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
     example that is a single array or tensor needn't be a tuple."""
     alone = isinstance(example.args, (torch.Tensor, np.ndarray))
     args = (example.args,) if alone else tuple(example.args)
-    given, named = pytree.tree_map(_as_tensor, (args, dict(example.kwargs)))
-    return given, named
+    positional, named = pytree.tree_map(_as_tensor, (args, dict(example.kwargs)))
+    return positional, named
 
 
 def _as_tensor(value: Any) -> Any:
@@ -68,8 +68,8 @@ def _of_script(
 
     if example.dynamic_shapes is not None:
         raise CompileError("a TorchScript module has the example's sizes: leave out dynamic_shapes")
-    found: ExportedProgram = TS2EPConverter(module, given, named).convert()
-    return found
+    program: ExportedProgram = TS2EPConverter(module, given, named).convert()
+    return program
 
 
 def _first_lines(error: Exception) -> str:
@@ -104,7 +104,7 @@ def _names(program: ExportedProgram, example: Example) -> dict[Any, str]:
         shapes = dict(enumerate(shapes))
     nodes = [n for n in program.graph.nodes if n.op == "placeholder" and n.name in _inputs(program)]
     flat = {n.name: n for n in nodes}
-    found: dict[Any, str] = {}
+    names: dict[Any, str] = {}
     for place, (key, dims) in enumerate(shapes.items()):
         node = flat.get(key) if isinstance(key, str) else nodes[place] if place < len(nodes) else None
         tensor = node.meta.get("val") if node is not None else None
@@ -113,8 +113,8 @@ def _names(program: ExportedProgram, example: Example) -> dict[Any, str]:
         for axis, dim in dims.items() if isinstance(dims, dict) else enumerate(dims):
             name, size = getattr(dim, "__name__", ""), tensor.shape[axis]
             if name and not isinstance(size, int) and size.node.expr.is_Symbol:
-                found.setdefault(size.node.expr, name)
-    return found
+                names.setdefault(size.node.expr, name)
+    return names
 
 
 def _inputs(program: ExportedProgram) -> set[str]:
@@ -157,9 +157,9 @@ class CompiledModule(_Weights):
         self._inputs = traced.inputs
         spec = program.call_spec
         self._in_spec, self._out_spec = spec.in_spec, spec.out_spec
-        given, named = pytree.tree_unflatten([0] * self._in_spec.num_leaves, self._in_spec)
+        args, named = pytree.tree_unflatten([0] * self._in_spec.num_leaves, self._in_spec)
         self._keywords = tuple(named)
-        self._is_flat = not named and given == (0,) * len(given)
+        self._is_flat = not named and args == (0,) * len(args)
         user = [n for n in program.graph_signature.input_specs if n.kind.name == "USER_INPUT"]
         self._constants = [getattr(s.arg, "value", None) for s in user]
         state = program.graph_signature.inputs_to_buffers
@@ -200,11 +200,11 @@ class CompiledModule(_Weights):
 
         Raises CompileError if the conversion would change a type or a device."""
         for tensor in (*self.parameters(), *self.buffers(), torch.empty(0)):
-            made = fn(tensor)
-            if made.dtype is not tensor.dtype or made.device != tensor.device:
+            converted = fn(tensor)
+            if converted.dtype is not tensor.dtype or converted.device != tensor.device:
                 raise CompileError(
-                    f"a compiled module stays as it was compiled, and can't become {made.dtype} on "
-                    f"{made.device}: convert the module, and compile it again"
+                    f"a compiled module stays as it was compiled, and can't become {converted.dtype} on "
+                    f"{converted.device}: convert the module, and compile it again"
                 )
         return self
 
@@ -233,8 +233,8 @@ class CompiledModule(_Weights):
                 feeds[name] = value
             elif value != constant:
                 raise ValueError(f"the module was compiled for {constant!r} where {value!r} is given")
-        made = self._run([feeds[n] for n in self._order])
-        results = dict(zip(self._names, made, strict=True))
+        outputs = self._run([feeds[n] for n in self._order])
+        results = dict(zip(self._names, outputs, strict=True))
         for output in self._written:
             self._write(output, results[output.name], feeds)
         return pytree.tree_unflatten(results_of(self._given, results), self._out_spec)
@@ -249,8 +249,8 @@ class CompiledModule(_Weights):
         flat = [*map(_as_tensor, flat)]
         if spec != self._in_spec:
             raise ValueError(f"the module was compiled for arguments like {self._in_spec}, not {spec}")
-        found: Sequence[Any] = flat
-        return found
+        leaves: Sequence[Any] = flat
+        return leaves
 
     def _ordered(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Return keyword arguments in the order that they had at the export. Raises ValueError if other ones

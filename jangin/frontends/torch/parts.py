@@ -33,16 +33,16 @@ and the names of some of the part's inputs by position."""
 def copied(module: GraphModule) -> GraphModule:
     """Return a copy of a module that shares its tensors and has a copy of its graph."""
     graph = Graph()
-    made: dict[Node, Node] = {}
-    found: Any = graph.graph_copy(module.graph, made)
-    graph.output(found)
+    copies: dict[Node, Node] = {}
+    output: Any = graph.graph_copy(module.graph, copies)
+    graph.output(output)
     return GraphModule(module, graph)
 
 
 def unknown(module: GraphModule) -> dict[Node, Exception]:
     """Return the nodes that can't be compiled whatever their sizes are, each with its error. Their operators
     are unknown, or kernels don't have a type in them."""
-    found: dict[Node, Exception] = {}
+    errors: dict[Node, Exception] = {}
     for node in _computing(module):
         try:
             if is_mask(node):
@@ -51,20 +51,20 @@ def unknown(module: GraphModule) -> dict[Node, Exception]:
             if isinstance(node.target, torch._ops.OpOverload) and ATEN.lowering(_bare(node)) is None:
                 raise CompileError(ATEN.remedy(_bare(node)))
         except CompileError as error:
-            found[node] = error
-    return found
+            errors[node] = error
+    return errors
 
 
 def refused(module: GraphModule, held: Mapping[str, Tensor], env: Any) -> dict[Node, Exception]:
     """Return the nodes that can't be compiled even as a graph of one node, each with its error. `held` has
     the constant inputs by name, and `env` is PyTorch's shape environment."""
-    found: dict[Node, Exception] = {}
+    errors: dict[Node, Exception] = {}
     for node in _computing(module):
         try:
             _lower_alone(module, node, held, env)
         except Exception as error:  # PyTorch can run the node, whatever the error is
-            found[node] = error
-    return found
+            errors[node] = error
+    return errors
 
 
 def _computing(module: GraphModule) -> list[Node]:
@@ -95,13 +95,13 @@ def _lower_alone(module: GraphModule, node: Node, held: Mapping[str, Tensor], en
             continue
         inputs[source] = graph.placeholder(source.name)
         inputs[source].meta = dict(source.meta)
-    made = graph.node_copy(node, inputs.__getitem__)
-    results = [made]
+    copy = graph.node_copy(node, inputs.__getitem__)
+    results = [copy]
     if not isinstance(node.meta["val"], Tensor):
         results = []
         for i, value in enumerate(node.meta["val"]):
             if isinstance(value, Tensor):
-                results.append(graph.call_function(operator.getitem, (made, i)))
+                results.append(graph.call_function(operator.getitem, (copy, i)))
                 results[-1].meta["val"] = value
     graph.output(results)
     alone = GraphModule(module, graph)
@@ -137,16 +137,16 @@ def split(module: GraphModule, without: Mapping[Node, Exception], compiled: Comp
 
     `compiled` compiles a part. It is given the names of the part's inputs that are inputs or constants of the
     whole module, by position. PyTorch also runs a node that is alone between two refused ones."""
-    made = CapabilityBasedPartitioner(module, _Compiles(without)).partition_and_fuse()
-    for call in [n for n in made.graph.nodes if n.op == "call_module"]:
-        part = made.get_submodule(call.target)
+    partitioned = CapabilityBasedPartitioner(module, _Compiles(without)).partition_and_fuse()
+    for call in [n for n in partitioned.graph.nodes if n.op == "call_module"]:
+        part = partitioned.get_submodule(call.target)
         end = next(iter(reversed(part.graph.nodes)))
         alone = isinstance(end.args[0], Node)
         if alone:
             end.args = ((end.args[0],),)
         places = {i: n.name for i, n in enumerate(call.args) if n.op in ("placeholder", "get_attr")}
-        setattr(made, call.target, Part(compiled(part, places), alone))
-    return made
+        setattr(partitioned, call.target, Part(compiled(part, places), alone))
+    return partitioned
 
 
 class Part(torch.nn.Module):  # type: ignore[misc]
@@ -157,5 +157,5 @@ class Part(torch.nn.Module):  # type: ignore[misc]
         self._run, self._alone = run, alone
 
     def forward(self, *args: Any) -> Any:
-        made: Sequence[Any] = self._run([*args])
-        return made[0] if self._alone else tuple(made)
+        outputs: Sequence[Any] = self._run([*args])
+        return outputs[0] if self._alone else tuple(outputs)

@@ -93,7 +93,7 @@ def _pickle(contents: Contents) -> bytes:
         return bytes(contents.data[:HEAD]) if contents.data[:1] == b"\x80" else b""
     try:
         with zipfile.ZipFile(io.BytesIO(contents.data)) as archive:
-            found = next((n for n in archive.namelist() if n.endswith("data.pkl")), None)
-            return b"" if found is None else archive.open(found).read(HEAD)
+            member = next((n for n in archive.namelist() if n.endswith("data.pkl")), None)
+            return b"" if member is None else archive.open(member).read(HEAD)
     except (zipfile.BadZipFile, NotImplementedError, ValueError, RuntimeError):  # damaged, or too new
         return b""

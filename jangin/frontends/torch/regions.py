@@ -22,8 +22,8 @@ def detached_regions(graph: Any, buffers: Container[str]) -> None:
     for region in [n for n in graph.nodes if n.target is REGION and not n.args[0]]:
         _, function, *operands = region.args
         body = getattr(graph.owning_module, function.target).graph
-        given = zip((n for n in body.nodes if n.op == "placeholder"), operands, strict=True)
-        free = {inner.name for inner, x in given if _name(x) in buffers}
+        bindings = zip((n for n in body.nodes if n.op == "placeholder"), operands, strict=True)
+        free = {inner.name for inner, x in bindings if _name(x) in buffers}
         for node, root, _ in _writes(body):
             if root.op == "placeholder" and root.name not in free:
                 raise _refused(node, root)

@@ -90,13 +90,13 @@ class Sizes:
 
     def ranges(self) -> dict[Var, Range]:
         """Return the ranges of all symbols: PyTorch's, limited to those of sizes."""
-        found = {v: _within(self.limits.get(s), 0, MAX_SIZE) for s, v in self.symbols.items()}
-        return found | {v: _within(self.env.bound_sympy(e), -FAR, FAR) for e, v in self.given.items()}
+        ranges = {v: _within(self.limits.get(s), 0, MAX_SIZE) for s, v in self.symbols.items()}
+        return ranges | {v: _within(self.env.bound_sympy(e), -FAR, FAR) for e, v in self.given.items()}
 
     def of_names(self, names: Any) -> set[Any]:
         """Return the symbols of PyTorch from which Jangin's symbols with these names were made."""
-        found = {s for s, v in self.symbols.items() if v.name in names}
-        return found.union(*(e.free_symbols for e, v in self.given.items() if v.name in names))
+        symbols = {s for s, v in self.symbols.items() if v.name in names}
+        return symbols.union(*(e.free_symbols for e, v in self.given.items() if v.name in names))
 
     def _named(self, wanted: str, own: str) -> Var:
         taken = {v.name for v in (*self.symbols.values(), *self.given.values())}
@@ -166,8 +166,8 @@ def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable
     if missing:
         raise CompileError(f"no argument of the graph says what {', '.join(missing)} is")
     texts = ", ".join(PythonPrinter().doprint(e) for e in expressions)
-    taken, given = ", ".join(map(str, symbols)), ", ".join(places[s] for s in symbols)
-    made: Callable[[Sequence[Any]], list[Any]] = eval(
-        f"lambda args: (lambda {taken}: [{texts}])({given})", {"math": math, "torch": torch}
+    taken, arguments = ", ".join(map(str, symbols)), ", ".join(places[s] for s in symbols)
+    function: Callable[[Sequence[Any]], list[Any]] = eval(
+        f"lambda args: (lambda {taken}: [{texts}])({arguments})", {"math": math, "torch": torch}
     )
-    return made
+    return function

@@ -30,17 +30,19 @@ def tensor_of(array: Array, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _through_arrays(executable: Any, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    made = executable(*map(array_of, given))
-    return [tensor_of(a, torch_type(a.dtype)) for a in (made if isinstance(made, tuple) else (made,))]
+    outputs = executable(*map(array_of, given))
+    return [
+        tensor_of(a, torch_type(a.dtype)) for a in (outputs if isinstance(outputs, tuple) else (outputs,))
+    ]
 
 
 @functools.cache
 def torch_type(dtype: Any) -> torch.dtype:
     """Return PyTorch's type with the same name as a type of NumPy. Results are kept, because the name takes
     microseconds to find."""
-    found = getattr(torch, str(dtype))
-    assert isinstance(found, torch.dtype)
-    return found
+    torch_dtype = getattr(torch, str(dtype))
+    assert isinstance(torch_dtype, torch.dtype)
+    return torch_dtype
 
 
 class _ByAddress:
@@ -66,6 +68,6 @@ class _ByAddress:
             if not tensor.is_contiguous() or tensor.is_neg():
                 tensor = tensor.resolve_neg().contiguous()
             held.append(tensor)
-        made = [torch.empty(shape, dtype=dtype) for dtype, shape in self._outputs]
-        self._run([t.data_ptr() for t in (*held, *made)])
-        return made
+        outputs = [torch.empty(shape, dtype=dtype) for dtype, shape in self._outputs]
+        self._run([t.data_ptr() for t in (*held, *outputs)])
+        return outputs

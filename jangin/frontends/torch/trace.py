@@ -193,43 +193,51 @@ class _Trace:
 
     def _attribute(self, node: Any) -> None:
         """Add a tensor that is an attribute of the graph's module, as a constant."""
-        found: Any = node.graph.owning_module
+        attribute: Any = node.graph.owning_module
         for part in node.target.split("."):
-            found = getattr(found, part)
-        if isinstance(found, torch.Tensor):
-            self._constant(node.name, found)
+            attribute = getattr(attribute, part)
+        if isinstance(attribute, torch.Tensor):
+            self._constant(node.name, attribute)
 
     def _outputs(self, given: Sequence[Any], written: Sequence[str]) -> tuple[Output, ...]:
-        found: list[Output] = []
+        outputs: list[Output] = []
         taken: set[str] = set()
         for place, (value, target) in enumerate(zip(given, written, strict=True)):
             if not isinstance(value, torch.fx.Node):
-                found.append(Output(constant=value, written=target))
+                outputs.append(Output(constant=value, written=target))
                 continue
             size = isinstance(value.meta.get("val"), torch.SymInt)
             name = self.results.get((value, 0), value.name)
             if size or name in taken or not any(name in n.outputs for n in self.nodes):
                 name = self._copy(value, name, place, size)
             taken.add(name)
-            found.append(Output(name, None, target, size))
-        return tuple(found)
+            outputs.append(Output(name, None, target, size))
+        return tuple(outputs)
 
     def _copy(self, node: Any, name: str, place: int, size: bool) -> str:
         """Add a node whose result is only an output, and return the result's name. It copies an input, a
         constant or another output, or gives a size. `place` is the output's position."""
-        made = f"{self.prefix}output_{place}"
+        output = f"{self.prefix}output_{place}"
         if size:
             e = self.sizes(node.meta["val"])
-            self._emit(made, "torch.sizes", (), (made,), {"sizes": [e]}, [(I64, ())], Sources.of("a size"))
+            self._emit(
+                output, "torch.sizes", (), (output,), {"sizes": [e]}, [(I64, ())], Sources.of("a size")
+            )
         else:
             tensor = node.meta["val"]
             if not isinstance(tensor, torch.Tensor):
                 raise CompileError(f"'{node.name}' is a number that only a run knows: give it as a tensor")
             kind = (element_type(tensor.dtype), tuple(map(self.sizes, tensor.shape)))
             self._emit(
-                made, "aten.alias.default", (name,), (made,), {"tensors": ("self",)}, [kind], Sources.of(name)
+                output,
+                "aten.alias.default",
+                (name,),
+                (output,),
+                {"tensors": ("self",)},
+                [kind],
+                Sources.of(name),
             )
-        return made
+        return output
 
     # -- sizes ----------------------------------------------------------------------------------
 
@@ -251,8 +259,8 @@ class _Trace:
             return
         name = self.sizes.symbol(symbol, str(symbol)).name
         self.late[name] = name
-        given = {"tensors": ("self",), **attrs}
-        self._emit(name, op, (source,), (name,), given, [(I64, ())], Sources.of(f"the size {symbol}"))
+        attributes = {"tensors": ("self",), **attrs}
+        self._emit(name, op, (source,), (name,), attributes, [(I64, ())], Sources.of(f"the size {symbol}"))
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -285,13 +293,13 @@ class _Trace:
             raise CompileError("it writes to its operand, and a compiled graph only makes new tensors")
         results = value if isinstance(value, (tuple, list)) else (value,)
         names = self._result_names(node, len(results))
-        given = self._arguments(node)
+        arguments = self._arguments(node)
         if node.target in STRIDED:
-            asked = (self._value(given.get(n)) for n in ("self", "size", "stride", "storage_offset"))
-            given |= lying(*asked)
-        tensors, inputs, attrs = self._split(given)
+            asked = (self._value(arguments.get(n)) for n in ("self", "size", "stride", "storage_offset"))
+            arguments |= lying(*asked)
+        tensors, inputs, attrs = self._split(arguments)
         attrs["tensors"] = tensors
-        common = self._common(given)
+        common = self._common(arguments)
         if common is not None:
             attrs["common"] = common
         kinds = [self._kind(t) for t in results]
@@ -364,17 +372,17 @@ class _Trace:
         """Return a function as a graph on the values called `inputs`. The names of its other values begin
         with `prefix`, so that they are unique."""
         graph = getattr(function.graph.owning_module, function.target).graph
-        given = iter(inputs)
+        names = iter(inputs)
         for node in graph.nodes:
-            node.name = next(given) if node.op == "placeholder" else f"{prefix}.{node.name}"
+            node.name = next(names) if node.op == "placeholder" else f"{prefix}.{node.name}"
         inner = _Trace(graph, {}, self.sizes)
         inner.late = dict(self.late)
         arguments = next(iter(reversed(graph.nodes))).args[0]
         arguments = arguments if isinstance(arguments, (list, tuple)) else [arguments]
-        made, _ = inner.model(arguments, [""] * len(arguments), prefix)
-        if inner.late != self.late or len(made.graph.outputs) != len(arguments):
+        model, _ = inner.model(arguments, [""] * len(arguments), prefix)
+        if inner.late != self.late or len(model.graph.outputs) != len(arguments):
             raise CompileError(f"'{prefix}' gives sizes that only a run knows, or what is no tensor")
-        return replace(made.graph, inputs=(), symbols={})
+        return replace(model.graph, inputs=(), symbols={})
 
     def _computes(self, value: Any) -> bool:
         """Tell if a node's value is a tensor or has tensors. All other nodes compute or check sizes."""
@@ -404,13 +412,13 @@ class _Trace:
         """Return a call's arguments by their names in the operator's schema, with defaults. Those that are
         None or in `UNUSED` are left out."""
         schema = node.target._schema.arguments
-        given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
-        found = {}
+        values = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
+        arguments = {}
         for argument in schema:
-            value = given.get(argument.name, argument.default_value)
+            value = values.get(argument.name, argument.default_value)
             if argument.name not in UNUSED and value is not None:
-                found[argument.name] = value
-        return found
+                arguments[argument.name] = value
+        return arguments
 
     def _split(self, given: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[str, ...], dict[str, Any]]:
         """Return the arguments of a call in three parts.
@@ -480,15 +488,15 @@ class _Trace:
         sizes become additional inputs."""
         mentioned = {v.name for e in _expressions([*attrs.values(), list(kinds)]) for v in free_vars(e)}
         late = tuple(sorted(mentioned & {n for n in self.late if n not in outputs}))
-        given = {**attrs, "gives": tuple((dtype, tuple(shape)) for dtype, shape in kinds)}
-        given["tensors"] = tuple(attrs.get("tensors", ()))
+        attributes = {**attrs, "gives": tuple((dtype, tuple(shape)) for dtype, shape in kinds)}
+        attributes["tensors"] = tuple(attrs.get("tensors", ()))
         if late:
-            given["late"] = late
+            attributes["late"] = late
         for output, (dtype, _) in zip(outputs, kinds, strict=True):
             if output:
                 self.values[output] = Value(output, dtype, None)
         reads = (*inputs, *(self.late[n] for n in late))
-        self.nodes.append(Node(name, reads, tuple(outputs), ImportedAttributes(op, given), source))
+        self.nodes.append(Node(name, reads, tuple(outputs), ImportedAttributes(op, attributes), source))
 
 
 def _expressions(values: Any) -> list[Expr]:

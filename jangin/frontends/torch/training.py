@@ -15,11 +15,11 @@ aten = torch.ops.aten
 
 def training_table() -> dict[Any, Any]:
     """Return the decompositions of `table`, and those of operators that appear only in training."""
-    found = table()
-    found[aten.native_dropout.default] = _dropout
-    found[aten.bernoulli.p] = _bernoulli
-    found[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = _attention_backward
-    return found
+    decompositions = table()
+    decompositions[aten.native_dropout.default] = _dropout
+    decompositions[aten.bernoulli.p] = _bernoulli
+    decompositions[aten._scaled_dot_product_flash_attention_for_cpu_backward.default] = _attention_backward
+    return decompositions
 
 
 def _dropout(input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
@@ -71,12 +71,12 @@ def _attention_gradients(
     grad_output: Tensor, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None,
     is_causal: bool, scale: float | None = None,
 ) -> Any:  # fmt: skip
-    given = {"attn_mask": attn_mask, "scale": scale}
-    made = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal, **given)
-    found: Any = aten._scaled_dot_product_flash_attention_for_cpu_backward(
-        grad_output, query, key, value, *made, 0.0, is_causal, **given
+    kwargs = {"attn_mask": attn_mask, "scale": scale}
+    outputs = aten._scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal, **kwargs)
+    gradients: Any = aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        grad_output, query, key, value, *outputs, 0.0, is_causal, **kwargs
     )
-    return tuple(g.contiguous() for g in found)
+    return tuple(g.contiguous() for g in gradients)
 
 
 def _attention_shapes(

@@ -41,15 +41,15 @@ def part_views(module: GraphModule) -> Views | None:
     graph = module.graph
     without_errors(graph)
     end = next(iter(reversed(graph.nodes)))
-    given = end.args[0]
-    leaves, inner = _sources(graph, [n for n in given if isinstance(n, Node)])
+    results = end.args[0]
+    leaves, inner = _sources(graph, [n for n in results if isinstance(n, Node)])
     bases = [n for n in leaves if n.op == "call_function"]
     orders = {n: _order(n.meta["val"]) for n in bases}
     for node, order in orders.items():
         if order is None:
             raise CompileError(f"'{node.name}' gives a tensor with gaps in memory, which can't be compiled")
     plain = all(order == sorted(order) for order in orders.values() if order)
-    views = None if plain and [*given] == bases else _views(module, given, leaves, inner, orders)
+    views = None if plain and [*results] == bases else _views(module, results, leaves, inner, orders)
     with graph.inserting_before(end):
         end.args = ([_turned(graph, n, orders[n]) for n in bases],)
     graph.eliminate_dead_code()
@@ -79,18 +79,18 @@ def _views(
 ) -> Views:
     """Return the views that make the results `given` from `leaves` by the nodes `inner`. `orders` has the
     order of each new tensor's axes in memory."""
-    made, places = Graph(), [n for n in module.graph.nodes if n.op == "placeholder"]
+    graph, places = Graph(), [n for n in module.graph.nodes if n.op == "placeholder"]
     leaves = sorted(leaves, key=lambda n: n.op == "call_function")
-    found = {n: made.placeholder(n.name) for n in leaves}
+    copies = {n: graph.placeholder(n.name) for n in leaves}
     for node, order in orders.items():
         if order != sorted(order):
             back = [order.index(i) for i in range(len(order))]
-            found[node] = made.call_function(permute, (found[node], back))
+            copies[node] = graph.call_function(permute, (copies[node], back))
     for node in inner:
-        found[node] = made.node_copy(node, found.__getitem__)
-    made.output([found[n] if isinstance(n, Node) else n for n in given])
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output([copies[n] if isinstance(n, Node) else n for n in given])
     inputs = tuple(places.index(n) for n in leaves if n.op == "placeholder")
-    return Views(inputs, GraphModule(module, made).forward)
+    return Views(inputs, GraphModule(module, graph).forward)
 
 
 def _turned(graph: Graph, node: Node, order: Any) -> Node:
@@ -134,13 +134,13 @@ def _order(tensor: Tensor) -> list[int] | None:
     are gaps between its elements."""
     axes = list(range(tensor.dim()))
     left = [i for i in axes if not known(tensor.shape[i] == 1)]
-    found: list[int] = []
+    order: list[int] = []
     count: Any = 1
     while left and 0 not in tensor.shape:
         last = next((i for i in reversed(left) if known(tensor.stride(i) == count)), None)
         if last is None:
             return None
         left.remove(last)
-        found.insert(0, last)
+        order.insert(0, last)
         count = count * tensor.shape[last]
-    return axes if found == sorted(found) else [*(i for i in axes if i not in found), *found]
+    return axes if order == sorted(order) else [*(i for i in axes if i not in order), *order]

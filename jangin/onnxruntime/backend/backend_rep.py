@@ -25,7 +25,7 @@ class OnnxRuntimeBackendRep(BackendRep):  # type: ignore[misc]
         for name in {*kwargs} & {"log_severity_level", "log_verbosity_level", "logid"}:
             setattr(options, name, kwargs[name])
         names = [i.name for i in self._session.get_inputs()]
-        given = inputs if isinstance(inputs, list) else [inputs]
-        if len(given) != len(names):
-            raise RuntimeError(f"Model expect {len(names)} inputs, not {len(given)}")
-        return self._session.run(None, dict(zip(names, given, strict=True)), options)
+        arrays = inputs if isinstance(inputs, list) else [inputs]
+        if len(arrays) != len(names):
+            raise RuntimeError(f"Model expect {len(names)} inputs, not {len(arrays)}")
+        return self._session.run(None, dict(zip(names, arrays, strict=True)), options)

@@ -98,10 +98,10 @@ def quantize_static(
     from jangin.quantization.quantize import quantize as quantized
 
     runs = iter(calibration_data_reader.get_next, None)
-    made = quantized(
+    model = quantized(
         model_input, runs, method=_METHODS[calibrate_method], weight_bits=NARROW_BITS if reduce_range else 8
     )
-    made.save(os.fspath(model_output))
+    model.save(os.fspath(model_output))
 
 
 def quantize_dynamic(
@@ -129,11 +129,11 @@ def quantize(model_input: Any, model_output: Path, quant_config: Any) -> None:
     """Quantize a model as the configuration tells: by `quantize_static` or `quantize_dynamic`."""
     if not isinstance(quant_config, (StaticQuantConfig, DynamicQuantConfig)):
         raise TypeError(f"a {type(quant_config).__name__} is no configuration of a quantization")
-    given = {f.name: getattr(quant_config, f.name) for f in fields(quant_config)}
+    settings = {f.name: getattr(quant_config, f.name) for f in fields(quant_config)}
     if isinstance(quant_config, StaticQuantConfig):
-        quantize_static(model_input, model_output, **given)
+        quantize_static(model_input, model_output, **settings)
     else:
-        quantize_dynamic(model_input, model_output, **given)
+        quantize_dynamic(model_input, model_output, **settings)
 
 
 def quant_pre_process(

@@ -44,7 +44,7 @@ def _foldable(graph: Graph, node: Node, constants: Mapping[str, Array]) -> bool:
     size = elements(node, graph.values)
     if size is None or not all(n in constants for n in node.inputs):
         return False
-    given = sum(constants[n].size for n in node.inputs)
-    if size > SIZE_LIMIT or (size > GROWTH_LIMIT and size > given):
+    total = sum(constants[n].size for n in node.inputs)
+    if size > SIZE_LIMIT or (size > GROWTH_LIMIT and size > total):
         return False
     return not needed_symbols(graph, node)

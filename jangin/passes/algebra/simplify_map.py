@@ -92,7 +92,7 @@ def _precomputed(s: State, node: Node) -> Result:
     lost for int64 operands in memory.
     """
     operands = {f"x{i}": n for i, n in enumerate(node.inputs)}
-    found: Expr | None = None
+    constant_part: Expr | None = None
     for part in _parts(node.of(Map).body):
         names = {v.name for v in free_vars(part)}
         if isinstance(part, Cast) and part.dtype is I64 and part.a.dtype is I32:
@@ -101,14 +101,16 @@ def _precomputed(s: State, node: Node) -> Result:
             arrays = [s.constants[operands[n]] for n in names]
             spanned = np.broadcast_shapes(*(a.shape for a in arrays))
             if np.prod(spanned, dtype=float) <= max(a.size for a in arrays):
-                found = part
+                constant_part = part
                 break
-    if found is None:
+    if constant_part is None:
         return None
-    value = evaluate(found, {n: s.constants[operands[n]] for n in {v.name for v in free_vars(found)}})
+    value = evaluate(
+        constant_part, {n: s.constants[operands[n]] for n in {v.name for v in free_vars(constant_part)}}
+    )
     name = s.constant(np.asarray(value), f"{node.name}.const")
-    var = Var(f"x{len(node.inputs)}", found.dtype)
-    body = rewrite(node.of(Map).body, lambda n: var if n == found else None)
+    var = Var(f"x{len(node.inputs)}", constant_part.dtype)
+    body = rewrite(node.of(Map).body, lambda n: var if n == constant_part else None)
     return replace(node, inputs=(*node.inputs, name), attrs=Map(body))
 
 

@@ -40,8 +40,8 @@ def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, N
         return None
     own = [only(n, norm) for n in norm.inputs if graph.shape(n) == graph.shape(norm.outputs[0])]
     scores = own[0] if len(own) == 1 else None
-    found = _product(scores, (F32,)) if scores is not None else None
-    if scores is None or found is None or found[2].buffer.name in graph.constants:
+    match = _product(scores, (F32,)) if scores is not None else None
+    if scores is None or match is None or match[2].buffer.name in graph.constants:
         return None
     stage, left, _ = product
     rows = stage.axes[:-1]
@@ -49,9 +49,9 @@ def _chain(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, N
     heads = math.prod(int(a.extent.value) for a in rows[:-1] if isinstance(a.extent, Const))
     queries = rows[-1].extent
     few = isinstance(queries, Const) and int(queries.value) < figures.queries
-    if [*left.index] != point or few or heads < figures.heads or len(found[0].axes) != len(stage.axes):
+    if [*left.index] != point or few or heads < figures.heads or len(match[0].axes) != len(stage.axes):
         return None
-    sizes = found[0].reduce_axes[0].extent, stage.axes[-1].extent
+    sizes = match[0].reduce_axes[0].extent, stage.axes[-1].extent
     if figures.head and not all(isinstance(n, Const) and n.value <= figures.head for n in sizes):
         return None
     return scores, norm, last

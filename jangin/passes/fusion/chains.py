@@ -38,10 +38,10 @@ def join(graph: Graph, chain: Chain) -> Graph:
     merged: dict[str, Node] = {}
     gone: set[str] = set()
     for last in kernels.values():
-        found = chain(around, last)
-        if found:
-            merged[last.outputs[0]] = merge(graph, found)
-            gone |= {n.outputs[0] for n in found[:-1]}
+        links = chain(around, last)
+        if links:
+            merged[last.outputs[0]] = merge(graph, links)
+            gone |= {n.outputs[0] for n in links[:-1]}
     nodes = [merged.get(n.outputs[0], n) for n in graph.nodes if n.outputs[0] not in gone]
     return graph.with_nodes(nodes) if merged else graph
 

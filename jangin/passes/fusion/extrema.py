@@ -50,8 +50,8 @@ class _Extremum:
 def extrema(graph: Graph, target: Target) -> Graph:
     """Return the fused graph in which kernels give extrema as further results."""
     makers = graph.producers()
-    found = [e for n in graph.nodes if (e := _extremum(n, graph, makers, target)) is not None]
-    return _Extrema(graph, target, makers).run(found) if found else graph
+    candidates = [e for n in graph.nodes if (e := _extremum(n, graph, makers, target)) is not None]
+    return _Extrema(graph, target, makers).run(candidates) if candidates else graph
 
 
 def _extremum(kernel: Node, graph: Graph, makers: Mapping[str, Node], target: Target) -> _Extremum | None:

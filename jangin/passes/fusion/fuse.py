@@ -342,10 +342,10 @@ class _Fuser:
     def scalars(self, nodes: Sequence[Node]) -> set[str]:
         """Return the names of constants of one element that only maps read. They become part of the code, not
         operands."""
-        found = {n for node in nodes if node.op == "map" for n in node.inputs}
+        operands = {n for node in nodes if node.op == "map" for n in node.inputs}
         others = {n for node in nodes if node.op != "map" for n in node.inputs}
         constants = self.graph.constants
-        return {n for n in found - others if n in constants and constants[n].size == 1}
+        return {n for n in operands - others if n in constants and constants[n].size == 1}
 
 
 def occurrences(node: Node, position: int) -> int:

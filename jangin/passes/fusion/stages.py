@@ -111,8 +111,8 @@ def _attached(own: Sequence[Stage], done: dict[str, Stage], before: Sequence[Sta
     an anchor `before`. Producers that only rename elements are always inlined.
     """
     reads = [n for s in own for n in loaded(s)]
-    made = {s.out.name for s in before}
-    often = [n for n in done if reads.count(n) > 1 or (n in reads and not made.isdisjoint(loaded(done[n])))]
+    ready = {s.out.name for s in before}
+    often = [n for n in done if reads.count(n) > 1 or (n in reads and not ready.isdisjoint(loaded(done[n])))]
     kept = [n for n in often if not _is_view(done[n])]
     local = [done.pop(n) for n in kept]
     return [*local, *(_rounded(s, _inlined(s, done)) for s in own)]
@@ -137,8 +137,8 @@ def _joined(before: Sequence[Stage], own: Sequence[Stage], kept: Sequence[str]) 
     if before and before[-1].reduce_axes and not own[0].reduce_axes and before[-1].out.name not in kept:
         name = before[-1].out.name
         point = tuple(const(0) if a.extent == const(1) else a.var for a in own[0].axes)
-        found = [n for s in own for n in loads(s.body) if n.buffer.name == name]
-        if found and loaded(own[0]).count(name) == len(found) and all(n.index == point for n in found):
+        reads = [n for s in own for n in loads(s.body) if n.buffer.name == name]
+        if reads and loaded(own[0]).count(name) == len(reads) and all(n.index == point for n in reads):
             return [*before[:-1], _finished(before[-1], own[0]), *own[1:]]
     return [*before, *own]
 
@@ -216,15 +216,15 @@ def with_symbols(
         return tuple(map(Axis, (a.var for a in given), sizes([a.extent for a in given])))
 
     of = {b.name: replace(b, shape=sizes(b.shape)) for b in (*inputs, *(s.out for s in stages))}
-    found = []
+    renamed = []
     for stage in (redirect(s, of) for s in stages):
         epilogue = None if stage.epilogue is None else substitute(stage.epilogue, names)
         new = replace(
             stage, axes=axes(stage.axes), reduce_axes=axes(stage.reduce_axes), at=sizes(stage.at),
             body=substitute(stage.body, names), epilogue=epilogue,
         )  # fmt: skip
-        found.append(simplified(new, symbols))
-    return tuple(found), tuple(of[b.name] for b in inputs)
+        renamed.append(simplified(new, symbols))
+    return tuple(renamed), tuple(of[b.name] for b in inputs)
 
 
 def _numbered(stage: Stage) -> Stage:
@@ -276,12 +276,12 @@ def opaque_func(kernel: Node) -> Func:
 def opaque_stages(kernel: Node) -> tuple[Stage, ...]:
     """Return the tensor expressions of a kernel with loop nests, over the buffers of its function."""
     body = kernel.of(Kernel).body
-    of, found = _opaque_buffers(kernel), list[Stage]()
+    of, stages = _opaque_buffers(kernel), list[Stage]()
     for node in body.nodes:
         if not isinstance(node.attrs, LoopNest):
             inputs, out = (tuple(of[n] for n in names) for names in (node.inputs, node.outputs))
-            found += core_op(node).te(inputs, out[0], node.attrs)
-    return tuple(redirect(s, of) for s in found)
+            stages += core_op(node).te(inputs, out[0], node.attrs)
+    return tuple(redirect(s, of) for s in stages)
 
 
 def _opaque_buffers(kernel: Node) -> dict[str, Buffer]:

@@ -237,11 +237,13 @@ def _concat(run: ChannelsLast, node: Node) -> bool:
     """Compute a concatenation channels-last if at least half of its inputs are, constants aside. Return
     whether it is done."""
     moving = [n for n in node.inputs if n not in run.constants]
-    found = [run.computed[n] for n in moving if n in run.computed]
-    if not found or 2 * len(found) < len(moving):
+    last_computed = [run.computed[n] for n in moving if n in run.computed]
+    if not last_computed or 2 * len(last_computed) < len(moving):
         return False
-    axis = run.perm(node, found[0]).index(node.of(Concat).axis)
-    return run.compute_last(node, found[0], [run.last(n, found[0]) for n in node.inputs], Concat(axis))
+    axis = run.perm(node, last_computed[0]).index(node.of(Concat).axis)
+    return run.compute_last(
+        node, last_computed[0], [run.last(n, last_computed[0]) for n in node.inputs], Concat(axis)
+    )
 
 
 def _alike(run: ChannelsLast, node: Node) -> bool:

@@ -69,13 +69,15 @@ def _graph_of(graph: Graph, nodes: Sequence[Node]) -> Graph:
     """Return the nodes as a graph of their own."""
     names = {n.name for n in nodes}
     inside = [n for n in graph.nodes if n.name in names]
-    made = {o for n in inside for o in n.outputs}
+    outputs_inside = {o for n in inside for o in n.outputs}
     read = dict.fromkeys(i for n in inside for i in n.inputs if i)
     users = graph.consumers()
-    outputs = [o for o in made if o in graph.outputs or any(u.name not in names for u in users.get(o, ()))]
+    outputs = [
+        o for o in outputs_inside if o in graph.outputs or any(u.name not in names for u in users.get(o, ()))
+    ]
     constants = {n: graph.constants[n] for n in read if n in graph.constants}
-    inputs = tuple(n for n in read if n not in made and n not in constants)
-    values = {n: graph.values[n] for n in (*read, *made)}
+    inputs = tuple(n for n in read if n not in outputs_inside and n not in constants)
+    values = {n: graph.values[n] for n in (*read, *outputs_inside)}
     return Graph(graph.name, inputs, tuple(outputs), tuple(inside), constants, values, graph.symbols)
 
 
@@ -90,7 +92,7 @@ def _workload(node: Node, graph: Graph, target: Target) -> Workload:
     out, inputs = (
         [Buffer(n, graph.dtype(n), graph.shape(n)) for n in names] for names in (node.outputs, node.inputs)
     )
-    found = core_op(node).te(inputs, out[0], node.attrs)
-    stages = tuple(simplified(s, graph.symbols) for s in found)
+    own = core_op(node).te(inputs, out[0], node.attrs)
+    stages = tuple(simplified(s, graph.symbols) for s in own)
     held = [n for n in node.inputs if n in graph.constants]
     return Workload(node.name, stages, tuple(inputs), graph.symbols, held, target)

@@ -69,12 +69,12 @@ def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
 
 def _touched(order: Sequence[Node]) -> dict[str, tuple[int, int]]:
     """Return the first and the last launch that has each value as an argument."""
-    found: dict[str, tuple[int, int]] = {}
+    lives: dict[str, tuple[int, int]] = {}
     launches = [n for n in order if n.op != "reshape"]
     for i, node in enumerate(launches):
         for name in (*node.inputs, *node.outputs):
-            found[name] = (found.get(name, (i, i))[0], i)
-    return found
+            lives[name] = (lives.get(name, (i, i))[0], i)
+    return lives
 
 
 def _buffer(graph: Graph, name: str, base: str, live: tuple[int, int]) -> PlanBuffer:

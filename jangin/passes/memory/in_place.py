@@ -26,18 +26,18 @@ def in_place_concats(graph: Graph) -> frozenset[str]:
 
     The kernels that make these elements write them into the result.
     """
-    found: set[str] = set()
+    names: set[str] = set()
     written: set[str] = set()
     operands = _Operands(graph)
     for node in graph.nodes:
         name = node.outputs[0]
         if isinstance(node.attrs, Concat) and operands.gain(node, written) >= HALF:
             operands.take(node, written)
-            found.add(name)
+            names.add(name)
             written.add(name)
         elif _is_written(graph, node, written):
             written.add(name)
-    return frozenset(found)
+    return frozenset(names)
 
 
 def _is_written(graph: Graph, node: Node, written: Set[str]) -> bool:

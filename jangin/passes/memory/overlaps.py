@@ -33,12 +33,12 @@ def overlapped(plan: Plan) -> Plan:
     arena = [b for b in plan.buffers if b.kind == "arena"]
     if any(b.offset is None for b in arena):
         return plan
-    found: dict[Pair, int] = {}
+    least_distances: dict[Pair, int] = {}
     for n in range(len(plan.launches)):
-        found |= distances(plan, n)
+        least_distances |= distances(plan, n)
     sizes = {b.name: b.bytes or 0 for b in arena}
     items = [Item(b.name, aligned(sizes[b.name]), *b.live) for b in arena]
-    offsets, total = placed(items, {pair: aligned(d) for pair, d in found.items()})
+    offsets, total = placed(items, {pair: aligned(d) for pair, d in least_distances.items()})
     if total >= max((aligned((b.offset or 0) + sizes[b.name]) for b in arena), default=0):
         return plan
     buffers = tuple(replace(b, offset=offsets.get(b.name, b.offset)) for b in plan.buffers)
@@ -47,7 +47,7 @@ def overlapped(plan: Plan) -> Plan:
         a, b = pair
         return offsets[a] < offsets[b] + sizes[b] and offsets[b] < offsets[a] + sizes[a]
 
-    over = {result for operand, result in filter(meet, found)}
+    over = {result for operand, result in filter(meet, least_distances)}
     roots = {b.name: b.base or b.name for b in buffers}
     launches = tuple(
         replace(x, grain=ZERO) if any(roots[r] in over for r in _results(plan, x)) else x

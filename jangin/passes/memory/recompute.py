@@ -37,12 +37,12 @@ def within(graph: Graph, budget: int, order: Callable[[Graph], Graph]) -> Graph:
     graph = least = order(graph)
     aim = budget
     for _ in range(ATTEMPTS):
-        found = order(_lowered(graph, aim))
-        if _arena(found) < _arena(least):
-            least = found
-        over = _arena(found) - budget
+        attempt = order(_lowered(graph, aim))
+        if _arena(attempt) < _arena(least):
+            least = attempt
+        over = _arena(attempt) - budget
         if over <= 0:
-            return found
+            return attempt
         aim -= over
     raise CompileError(
         f"the arena takes {_arena(least)} bytes even if values are computed again, and checkpoint={budget}: "
@@ -100,11 +100,11 @@ class _Lives:
         for name, (first, last) in self.lives.items():
             change[first] += self.bytes[name]
             change[last + 1] -= self.bytes[name]
-        total, found = 0, []
+        total, sums = 0, []
         for more in change[:-1]:
             total += more
-            found.append(total)
-        return found
+            sums.append(total)
+        return sums
 
 
 def _size(graph: Graph, name: str) -> int:
@@ -119,29 +119,29 @@ def _bases(graph: Graph) -> dict[str, str]:
             direct |= dict.fromkeys(node.inputs, node.outputs[0])
         elif not isinstance(node.attrs, Kernel):
             direct[node.outputs[0]] = node.inputs[0]
-    found = {}
+    roots = {}
     for name in direct:
         at = name
         while at in direct:
             at = direct[at]
-        found[name] = at
-    return found
+        roots[name] = at
+    return roots
 
 
 def _arena(graph: Graph) -> int:
-    found = _Lives.of(graph)
-    return layout([(n, found.bytes[n], *live) for n, live in found.lives.items()])[1]
+    lives = _Lives.of(graph)
+    return layout([(n, lives.bytes[n], *live) for n, live in lives.lives.items()])[1]
 
 
 def _lowered(graph: Graph, aim: int) -> Graph:
     """Return the graph with kernels repeated until at most `aim` bytes live at a time, or none helps."""
     for _ in range(4 * len(graph.nodes)):
-        found = _Lives.of(graph)
-        held = found.held(len(graph.nodes))
+        lives = _Lives.of(graph)
+        held = lives.held(len(graph.nodes))
         most = max(held, default=0)
         if most <= aim:
             break
-        better = _improved(graph, found, held.index(most), most)
+        better = _improved(graph, lives, held.index(most), most)
         if better is None:
             break
         graph = better
@@ -153,10 +153,10 @@ def _improved(graph: Graph, found: _Lives, peak: int, most: int) -> Graph | None
     held at the peak, and nowhere more."""
     choices = sorted(_candidates(graph, found, peak), key=lambda c: c[0])
     for _, maker, first in choices:
-        made, moved = repeated(graph, maker, first)
-        held = _Lives.of(made).held(len(made.nodes))
+        better, moved = repeated(graph, maker, first)
+        held = _Lives.of(better).held(len(better.nodes))
         if held[peak] < most and max(held) <= most and moved:
-            return made
+            return better
     return None
 
 
@@ -216,7 +216,7 @@ def _renamed(node: Node, names: Mapping[str, str]) -> Node:
     """Return a node with other names for what it reads and makes, inside of a kernel too."""
     if names.keys().isdisjoint((*node.inputs, *node.outputs)):
         return node
-    inputs, outputs = (tuple(names.get(n, n) for n in given) for given in (node.inputs, node.outputs))
+    inputs, outputs = (tuple(names.get(n, n) for n in group) for group in (node.inputs, node.outputs))
     attrs = node.attrs
     if isinstance(attrs, Kernel):
         own = tuple(names.get(n, n) for n in attrs.body.inputs)

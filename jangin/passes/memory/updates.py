@@ -98,12 +98,12 @@ class _Order:
         return True
 
     def _ancestors(self, of: Iterable[int]) -> set[int]:
-        found, waiting = set(of), list(of)
+        ancestors, waiting = set(of), list(of)
         while waiting:
-            new = self._before[waiting.pop()] - found
-            found |= new
+            new = self._before[waiting.pop()] - ancestors
+            ancestors |= new
             waiting.extend(new)
-        return found
+        return ancestors
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes in order. Each comes as early as it may, by its place in the graph. Those that
@@ -115,22 +115,22 @@ class _Order:
                 after[m].append(n)
         ready = [(self._grows(n), n) for n, count in enumerate(left) if not count]
         heapq.heapify(ready)
-        found = []
+        ordered = []
         while ready:
             _, n = heapq.heappop(ready)
-            found.append(self._graph.nodes[n])
+            ordered.append(self._graph.nodes[n])
             for m in after[n]:
                 left[m] -= 1
                 if not left[m]:
                     heapq.heappush(ready, (self._grows(m), m))
-        return tuple(found)
+        return tuple(ordered)
 
     def _grows(self, node: int) -> bool:
         """Return whether a node may make as many bytes for others as the largest of its operands has. A node
         that runs again must not come early."""
         this = self._graph.nodes[node]
-        made = sum(self._bytes(n) for n in this.outputs if n not in self._graph.outputs)
-        return made >= max(map(self._bytes, this.inputs), default=0) or is_again(this)
+        own_bytes = sum(self._bytes(n) for n in this.outputs if n not in self._graph.outputs)
+        return own_bytes >= max(map(self._bytes, this.inputs), default=0) or is_again(this)
 
     def _bytes(self, name: str) -> int:
         """Return the bytes of a value, as if each symbol were 1."""

@@ -105,11 +105,11 @@ def start_symbols(out: Buffer) -> tuple[Var, ...]:
 
 def stages_over_wholes(stages: Sequence[Stage], parts: Mapping[str, Part]) -> tuple[Stage, ...]:
     """Return a kernel's stages over whole buffers instead of parts of them."""
-    found = []
+    placed = []
     for stage in (_loading(s, parts) for s in stages):
         part = parts.get(stage.out.name)
-        found.append(stage if part is None else replace(stage, out=part.whole, at=part.start))
-    return tuple(found)
+        placed.append(stage if part is None else replace(stage, out=part.whole, at=part.start))
+    return tuple(placed)
 
 
 def func_over_wholes(func: Func, parts: Mapping[str, Part]) -> Func:

@@ -40,8 +40,8 @@ def bf16(graph: Graph, target: Target) -> Graph:
     products = [p for p in target.machine.products if p.left.is_float]
     if not products:
         return graph
-    found = [_marked(n, products, graph, target) for n in graph.nodes]
-    return graph if found == list(graph.nodes) else graph.with_nodes(found)
+    marked = [_marked(n, products, graph, target) for n in graph.nodes]
+    return graph if marked == list(graph.nodes) else graph.with_nodes(marked)
 
 
 def _marked(node: Node, products: Sequence[Product], graph: Graph, target: Target) -> Node:

@@ -37,16 +37,18 @@ def halves(graph: Graph, target: Target) -> Graph:
     """Return the fused graph with weights in 16 bits if these represent them exactly."""
     large = {n for n, a in graph.constants.items() if a.dtype == np.float32 and a.size >= LEAST}
     users = graph.consumers()
-    found: dict[str, DType] = {}
+    narrowed: dict[str, DType] = {}
     for name in large - set(graph.outputs):
         dtype = half_of(graph.constants[name], target)
         if dtype and all(_multiplies(n, name, graph, target) for n in users.get(name, ())):
-            found[name] = dtype
-    if not found:
+            narrowed[name] = dtype
+    if not narrowed:
         return graph
-    constants = {n: np.asarray(a, found[n].numpy) if n in found else a for n, a in graph.constants.items()}
-    nodes = [_reading(n, found) if set(n.inputs) & set(found) else n for n in graph.nodes]
-    return graph.with_nodes(nodes, values=_typed(graph, found), constants=constants)
+    constants = {
+        n: np.asarray(a, narrowed[n].numpy) if n in narrowed else a for n, a in graph.constants.items()
+    }
+    nodes = [_reading(n, narrowed) if set(n.inputs) & set(narrowed) else n for n in graph.nodes]
+    return graph.with_nodes(nodes, values=_typed(graph, narrowed), constants=constants)
 
 
 def half_of(array: Array, target: Target) -> DType | None:
@@ -90,8 +92,8 @@ def _multiplies(kernel: Node, name: str, graph: Graph, target: Target) -> bool:
         rows = static_shape(body.shape(product.outputs[0])[:-1])
         return isinstance(product.attrs, MatMul) and rows is not None and math.prod(rows) == 1
     parts, inputs, _ = stages(kernel)
-    found = contraction.match(Workload(name, parts, inputs, graph.symbols, graph.constants, target))
-    return found is not None and found.packed and found.role.right.buffer.name == name
+    matched = contraction.match(Workload(name, parts, inputs, graph.symbols, graph.constants, target))
+    return matched is not None and matched.packed and matched.role.right.buffer.name == name
 
 
 def _reading(kernel: Node, found: dict[str, DType]) -> Node:

@@ -74,16 +74,16 @@ class Words:
         numbers as pairs too. The numbers then lie in memory once.
         """
         nodes = [n for n in self.graph.nodes if is_small(n, self.graph)]
-        found = {n.outputs[0]: c for n in nodes if (c := self.choice(n, self.dots(n))) is not None}
+        choices = {n.outputs[0]: c for n in nodes if (c := self.choice(n, self.dots(n))) is not None}
         read = {n.outputs[0]: self.read(n.inputs[0])[0] for n in nodes}
-        pairs = {read[out] for out, choice in found.items() if not choice.dot.of_bytes}
+        pairs = {read[out] for out, choice in choices.items() if not choice.dot.of_bytes}
         for node in nodes:
             (out,) = node.outputs
-            if out in found and found[out].dot.clamps and read[out] in pairs:
-                del found[out]
+            if out in choices and choices[out].dot.clamps and read[out] in pairs:
+                del choices[out]
                 if again := self.choice(node, [p for p in self.target.machine.products if not p.clamps]):
-                    found[out] = again
-        return found
+                    choices[out] = again
+        return choices
 
     def dots(self, node: Node) -> Sequence[Product]:
         """Return the Products to try, the preferred first.

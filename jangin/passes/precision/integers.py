@@ -77,7 +77,7 @@ def integers(graph: Graph, target: Target) -> Graph:
 
 def _narrowed_first(graph: Graph) -> Graph:
     """Return the graph with each quantizing map behind a Concat moved to the Concat's operands."""
-    run, users, made = (
+    run, users, small = (
         Editor(graph.symbols, graph.values, graph.constants),
         graph.consumers(),
         graph.producers(),
@@ -88,20 +88,20 @@ def _narrowed_first(graph: Graph) -> Graph:
         if not isinstance(node.attrs, Map) or len(node.inputs) != 1 or node.inputs[0] in graph.outputs:
             return None
         (name,), (out,) = node.inputs, node.outputs
-        before, less = made.get(name), graph.dtype(out).bytes < graph.dtype(name).bytes
+        before, less = small.get(name), graph.dtype(out).bytes < graph.dtype(name).bytes
         alone = less and before is not None and isinstance(before.attrs, Concat) and len(users[name]) == 1
         return before if alone else None
 
-    found = {n.outputs[0]: c for n in graph.nodes if (c := joined(n)) is not None}
-    gone = {c.outputs[0] for c in found.values()}
+    narrow = {n.outputs[0]: c for n in graph.nodes if (c := joined(n)) is not None}
+    gone = {c.outputs[0] for c in narrow.values()}
     for node in graph.nodes:
         (out, *_) = node.outputs
-        if out in found:
-            parts = [run.add(node.of(Map), [p], f"{p}.small", node.source) for p in found[out].inputs]
-            run.emit(replace(found[out], inputs=tuple(parts), outputs=node.outputs))
+        if out in narrow:
+            parts = [run.add(node.of(Map), [p], f"{p}.small", node.source) for p in narrow[out].inputs]
+            run.emit(replace(narrow[out], inputs=tuple(parts), outputs=node.outputs))
         elif out not in gone:
             run.emit(node)
-    return run.rewritten(graph) if found else graph
+    return run.rewritten(graph) if narrow else graph
 
 
 # --- offsets ---------------------------------------------------------------------------------
@@ -118,10 +118,10 @@ def _offsets_kept(graph: Graph, whole: Collection[str]) -> Graph:
     Other readers add the zero point again. Numbers that are read as bytes (`whole`) stay unchanged.
     """
     run = Editor(graph.symbols, graph.values, graph.constants)
-    users, made = graph.consumers(), {o for n in graph.nodes for o in n.outputs if o not in whole}
+    users, defined = graph.consumers(), {o for n in graph.nodes for o in n.outputs if o not in whole}
     wanted: dict[str, Node] = {}
     for node in graph.nodes:
-        if offset(node, graph) is not None and made.issuperset(node.inputs):
+        if offset(node, graph) is not None and defined.issuperset(node.inputs):
             wanted.setdefault(node.inputs[0], node)
     wanted = {q: n for q, n in wanted.items() if len(users[q]) > 1 and q not in graph.outputs}
     if not wanted:
@@ -361,11 +361,11 @@ class Integers(Editor):
                 parts = [self.exact[sums], self.cast(known, F32)]
                 self.floats[out] = self.add(Map(Var("x0", F32) + Var("x1", F32)), parts, f"{out}.f32")
         named = {f"x{n}": name for n, name in enumerate(node.inputs) if name in self.floats}
-        made = rewrite(body, lambda e: _uncast(e, named))
-        if made == body or any(v.name in named and v.dtype is I32 for v in free_vars(made)):
+        plain_body = rewrite(body, lambda e: _uncast(e, named))
+        if plain_body == body or any(v.name in named and v.dtype is I32 for v in free_vars(plain_body)):
             return node
         inputs = tuple(self.floats.get(name, name) for name in node.inputs)
-        return replace(node, inputs=inputs, attrs=Map(made))
+        return replace(node, inputs=inputs, attrs=Map(plain_body))
 
     def clamped(self, node: Node) -> Node:
         """Let a map that rounds and clamps floats clamp i32, if the numbers fit, and return it.
@@ -384,7 +384,7 @@ class Integers(Editor):
     def rescaled(self, node: Node) -> Node:
         """Return the node merged with the maps before it that scale the same small integers, by one factor.
         Return other nodes unchanged."""
-        body, name, found = node.of(Map).body, node.inputs[0], node
+        body, name, rest = node.of(Map).body, node.inputs[0], node
         while (before := self.producers.get(name)) and isinstance(before.attrs, Map):
             if len(node.inputs) > 1 or len(before.inputs) > 1 or body.size > MOST_STEPS:
                 break
@@ -392,8 +392,8 @@ class Integers(Editor):
             body, (name,) = by_factors(whole), before.inputs
             if body != whole:
                 body = simplify_body(body)
-                found = replace(node, inputs=before.inputs, attrs=Map(body))
-        return found
+                rest = replace(node, inputs=before.inputs, attrs=Map(body))
+        return rest
 
     def cut(self, name: str, axis: int, run: range | None) -> str:
         """Return the elements of a run along one axis."""

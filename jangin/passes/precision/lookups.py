@@ -47,11 +47,11 @@ class _Lookups(Editor):
             if isinstance(node.attrs, Map):
                 self.follow(node)
         last = (self.narrowest(name) for name in self.origin if self.is_last(name))
-        found = {name for name in last if self.work.get(name, 0.0) > LOOKED_UP}
-        if not found:
+        tabulated = {name for name in last if self.work.get(name, 0.0) > LOOKED_UP}
+        if not tabulated:
             return self.graph
         for node in self.graph.nodes:
-            self.emit(self.lookup(node) if node.outputs[0] in found else node)
+            self.emit(self.lookup(node) if node.outputs[0] in tabulated else node)
         return dce(self.rewritten(self.graph))
 
     def follow(self, node: Node) -> None:
@@ -105,8 +105,8 @@ class _Lookups(Editor):
             return np.arange(low, high + 1).astype(self.dtype(name).numpy)
         if name not in self.made:
             node = self.producers[name]
-            given = {n: self.values_of(n) for n in node.inputs}
-            values = {n: Value(n, self.dtype(n), (const(a.size),)) for n, a in given.items()}
-            values[name] = Value(name, self.dtype(name), (const(max(a.size for a in given.values())),))
-            self.made[name] = evaluated(node, given, values)[name]
+            arrays = {n: self.values_of(n) for n in node.inputs}
+            values = {n: Value(n, self.dtype(n), (const(a.size),)) for n, a in arrays.items()}
+            values[name] = Value(name, self.dtype(name), (const(max(a.size for a in arrays.values())),))
+            self.made[name] = evaluated(node, arrays, values)[name]
         return self.made[name]

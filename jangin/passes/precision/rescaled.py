@@ -48,11 +48,11 @@ def _factor(numbers: Array, steps: Sequence[tuple[str, float]]) -> float | None:
     """Return a factor whose rounded products equal, for all numbers, the rounded results of the steps; else
     None."""
     with np.errstate(all="ignore"):
-        made, product = numbers, np.float64(1)
+        scaled, product = numbers, np.float64(1)
         for op, by in steps:
             apply = {"mul": np.multiply, "div": np.divide}[op]
-            made, product = apply(made, np.float32(by)), apply(product, np.float64(np.float32(by)))
-        want, one, near = np.rint(made), np.float32(1), np.float32(product)
+            scaled, product = apply(scaled, np.float32(by)), apply(product, np.float64(np.float32(by)))
+        want, one, near = np.rint(scaled), np.float32(1), np.float32(product)
         for factor in (one, near, *(np.nextafter(near, np.float32(end)) for end in (0, np.inf))):
             if np.isfinite(factor) and np.array_equal(np.rint(numbers * factor), want):
                 return float(factor)

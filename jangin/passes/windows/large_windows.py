@@ -102,8 +102,8 @@ class _LargeWindows(Editor):
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
-            found = self.match(node)
-            self.emit(node if found is None else self.made(node, found))
+            window = self.match(node)
+            self.emit(node if window is None else self.made(node, window))
         if self.nodes == list(self.graph.nodes):
             return self.graph
         return dce(self.rewritten(self.graph))
@@ -140,9 +140,9 @@ class _LargeWindows(Editor):
         """Return the image that the convolution reads. If a kernel only pads the image, its operand is read
         instead."""
         pad = self.producers.get(x)
-        found = None if pad is None else padding(pad)
-        if pad is not None and found is not None:
-            (stage, inputs), body = found, pad.of(Kernel).body
+        padded = None if pad is None else padding(pad)
+        if pad is not None and padded is not None:
+            (stage, inputs), body = padded, pad.of(Kernel).body
             node = next(n for n in body.nodes if isinstance(n.attrs, Pad))
             begins = static_shape(node.of(Pad).pads[1:3])
             if begins is not None and isinstance(stage.body, Select):
@@ -216,6 +216,6 @@ def _rows(m: Match, plane: Buffer, weights: Buffer, image: Expr, group: Expr) ->
     whole, left = divmod(across, m.taps)
     sums = block(For(j, const(whole), taps(j * m.taps, m.taps)), taps(whole * m.taps, left))
     count = maximum(minimum(down, y * -1 + (rows + top)) - first, 0)
-    made = Alloc(acc, block(each(Store(acc, (i,), const(0, F32))), For(k, count, sums), each(result)))
-    tiles = For(tile, const(m.tiles), For(lane, const(lanes), made, "vector"))
+    tile_sums = Alloc(acc, block(each(Store(acc, (i,), const(0, F32))), For(k, count, sums), each(result)))
+    tiles = For(tile, const(m.tiles), For(lane, const(lanes), tile_sums, "vector"))
     return For(y, const(m.result[0]), Let(first, maximum(y * -1 + top, 0), tiles))

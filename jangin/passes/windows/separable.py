@@ -38,10 +38,10 @@ def _pair(figures: FusionFigures, around: Kernels, last: Node) -> tuple[Node, No
     if not any(kernel is not None and _may_be_depthwise(kernel) for kernel in before):
         return None  # tested first, because making the expressions takes long
     parts, _, _ = stages(last)
-    found = _factors(parts[0]) if len(parts) == 1 else None
-    if found is None:
+    factors = _factors(parts[0]) if len(parts) == 1 else None
+    if factors is None:
         return None
-    (pointwise,), (data, weights) = parts, found
+    (pointwise,), (data, weights) = parts, factors
     if not isinstance(data, Load) or weights.buffer.name not in around.graph.constants:
         return None
     *units, k = pointwise.reduce_axes
@@ -81,14 +81,14 @@ def _is_depthwise(around: Kernels, kernel: Node) -> bool:
     """Return whether a kernel is a small window's sum at each pixel, with constant weights for each
     channel."""
     parts, _, _ = stages(kernel)
-    found = _factors(parts[0]) if len(parts) == 1 else None
+    factors = _factors(parts[0]) if len(parts) == 1 else None
     taps = static_shape(tuple(a.extent for a in parts[0].reduce_axes))
-    if found is None or taps is None or math.prod(taps) > TAPS:
+    if factors is None or taps is None or math.prod(taps) > TAPS:
         return False
     convolutions = [n.attrs for n in kernel.of(Kernel).body.nodes if isinstance(n.attrs, Conv)]
     if any(step != 1 for conv in convolutions for step in conv.strides):
         return False
-    (stage,), (data, weights) = parts, found
+    (stage,), (data, weights) = parts, factors
     source = data.a if isinstance(data, Select) and data.b == const(0, F32) else data
     channel, over = stage.axes[-1].var, {const(0), *(a.var for a in stage.reduce_axes)}
     own = isinstance(source, Load) and source.index[-1] == channel == weights.index[0]

@@ -172,14 +172,14 @@ class _Winograd(Editor):
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
-            found = match(node, self.graph)
-            estimate = None if found is None else self.estimate(found)
+            window = match(node, self.graph)
+            estimate = None if window is None else self.estimate(window)
             transform = None if estimate is None else estimate.best()
-            if found is None or estimate is None or transform is None:
+            if window is None or estimate is None or transform is None:
                 self.emit(node)
                 continue
             blocks = estimate.by_blocks(transform)
-            kernels = self.kernels(found, transform, blocks)
+            kernels = self.kernels(window, transform, blocks)
             *first, product = [*kernels[:-3], merge(self.graph, kernels[-3:])] if blocks else kernels
             for kernel in (*first, product):
                 self.emit(kernel)
@@ -284,11 +284,11 @@ class _Winograd(Editor):
         """Return the operand of the input transform. If a kernel only pads the operand, the transform reads
         that kernel's operand."""
         pad = self.producers.get(m.x)
-        found = None if pad is None else padding(pad)
-        if found is None:
+        padded = None if pad is None else padding(pad)
+        if padded is None:
             x = Buffer("x0", *self.typed(m.x))
             return Patch((m.x,), lambda *at: Load(x, at), lambda h, w: const(True, BOOL))
-        stage, inputs = found
+        stage, inputs = padded
         names = {n: Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate(inputs)}
         stage = redirect(stage, names)
         body, (row, column, _) = stage.body, (a.var for a in stage.axes[-3:])

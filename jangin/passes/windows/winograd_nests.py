@@ -190,10 +190,10 @@ def _input_tile(tiling: Tiling, read: Callable[[Expr, Expr], Expr], out: Buffer,
     line, grid = _registers("line", t.size, tiling.dtype), _registers("grid", t.size * t.size, tiling.dtype)
     j, k = Var("j"), Var("k")
     column = [Store(line, (const(i),), read(const(i), j)) for i in range(t.size)]
-    made = t.inputs([line[i] for i in range(t.size)])
-    column += [Store(grid, (j + n * t.size,), e) for n, e in enumerate(made)]
-    made = t.inputs([grid[k * t.size + n] for n in range(t.size)])
-    row = [Store(out, tiling.at(k * t.size + n, c), e) for n, e in enumerate(made)]
+    transformed = t.inputs([line[i] for i in range(t.size)])
+    column += [Store(grid, (j + n * t.size,), e) for n, e in enumerate(transformed)]
+    transformed = t.inputs([grid[k * t.size + n] for n in range(t.size)])
+    row = [Store(out, tiling.at(k * t.size + n, c), e) for n, e in enumerate(transformed)]
     hints = [Prefetch(out, tiling.at(j + n * t.size, c)) for n in range(t.size) if tiling.hints]
     columns = tiling.over_rows(j, t.size, Alloc(line, block(*hints, *column)))
     return Alloc(grid, block(columns, tiling.over_rows(k, t.size, block(*row))))
@@ -219,10 +219,10 @@ def _output_tile(
     bottom, right = tiling.overhangs
     line, grid = _registers("line", t.tile, tiling.dtype), _registers("grid", t.tile * t.size, tiling.dtype)
     i, j = Var("i"), Var("j")
-    made = t.outputs([Load(products, tiling.at(j + n * t.size, o)) for n in range(t.size)])
-    column = [Store(grid, (j + n * t.size,), e) for n, e in enumerate(made)]
-    made = t.outputs([grid[i * t.size + n] for n in range(t.size)])
-    row: list[Stmt] = [Store(line, (const(n),), e) for n, e in enumerate(made)]
+    transformed = t.outputs([Load(products, tiling.at(j + n * t.size, o)) for n in range(t.size)])
+    column = [Store(grid, (j + n * t.size,), e) for n, e in enumerate(transformed)]
+    transformed = t.outputs([grid[i * t.size + n] for n in range(t.size)])
+    row: list[Stmt] = [Store(line, (const(n),), e) for n, e in enumerate(transformed)]
     for n in range(t.tile):
         y, x = tiling.pixel(i, n)
         at = (*tiling.image(), y, x, o)
@@ -243,11 +243,11 @@ def weights_nest(t: Transform, channels: int, outputs: int, lanes: int) -> Stmt:
     group, c, lane = Var("g"), Var("c"), Var("o")
 
     def combined(rows: Sequence[Expr]) -> list[Expr]:
-        made = []
+        combined_ = []
         for factors in t.matrix:
             terms = [e * const(float(f), F32) for f, e in zip(factors, rows, strict=True) if f]
-            made.append(reduce(lambda v, w: v + w, terms))
-        return made
+            combined_.append(reduce(lambda v, w: v + w, terms))
+        return combined_
 
     def transformed(o: Expr) -> Stmt:
         parts: list[Stmt] = []

@@ -95,8 +95,8 @@ class Transform:
             some = slice(first, first + AT_ONCE)
             for at in range(0, channels, step):
                 taps = g[some, at : at + step].transpose(2, 3, 1, 0).astype(np.float64)
-                made = both @ taps.reshape(TAPS * TAPS, -1)
-                products[:, at : at + step, some] = made.reshape(self.products, *taps.shape[2:])
+                transformed = both @ taps.reshape(TAPS * TAPS, -1)
+                products[:, at : at + step, some] = transformed.reshape(self.products, *taps.shape[2:])
         return products
 
 

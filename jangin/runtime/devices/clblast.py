@@ -41,9 +41,9 @@ def packed(sgemm: Sgemm) -> bytes:
 def unpacked(text: bytes) -> Sgemm:
     """Return the product that `packed` described. Raises LoadError if the bytes are damaged."""
     try:
-        given = json.loads(text)
-        left, right = (Matrix(**{**given[n], "outer": tuple(given[n]["outer"])}) for n in ("left", "right"))
-        return Sgemm(**{**given, "left": left, "right": right, "outer": tuple(given["outer"])})
+        record = json.loads(text)
+        left, right = (Matrix(**{**record[n], "outer": tuple(record[n]["outer"])}) for n in ("left", "right"))
+        return Sgemm(**{**record, "left": left, "right": right, "outer": tuple(record["outer"])})
     except (ValueError, TypeError, KeyError) as error:
         raise LoadError(f"a product's description is damaged: {error}") from None
 

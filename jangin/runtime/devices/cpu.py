@@ -172,11 +172,11 @@ class Mapped:
         if self._wanted is None and DESCRIBED:
             buffers = map(self._code.plan.buffer, self._code.plan.inputs)
             shapes = [(layout.shapes[b.name], b.dtype.numpy) for b in buffers]
-            given = [(*s, places) for s, places in zip(shapes, self._code.inputs, strict=True)]
-            found = wanted([*given, *((shape, dtype, at) for _, _, shape, dtype, at in self._made)])
+            expected = [(*s, places) for s, places in zip(shapes, self._code.inputs, strict=True)]
+            check = wanted([*expected, *((shape, dtype, at) for _, _, shape, dtype, at in self._made)])
             take = self._code.image.address(TAKE.name)
-            self._take = TAKE.prepared(take, self.table_at, ctypes.addressof(found), locked=True)
-            self._wanted = found
+            self._take = TAKE.prepared(take, self.table_at, ctypes.addressof(check), locked=True)
+            self._wanted = check
 
     def words(self, layout: Layout) -> tuple[int, ...]:
         """Return the entry's address and its arguments for a layout."""
@@ -206,8 +206,8 @@ class Mapped:
     def again(self, given: Sequence[Any]) -> dict[str, Array] | None:
         if self._wanted is None:
             return None
-        made = self._fresh()
-        arrays = (*given, *made.values())
+        outputs = self._fresh()
+        arrays = (*given, *outputs.values())
         self._wanted[0] = id(arrays)
         if not self._take():
             return None
@@ -215,21 +215,21 @@ class Mapped:
         if status:
             assert self._for is not None
             raise self.failure(self._for, status)
-        return made
+        return outputs
 
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
-        made = self._bind(inputs)
+        outputs = self._bind(inputs)
         status = self._entry()
         if status:
             raise self.failure(layout, status)
-        return made
+        return outputs
 
     def failure(self, layout: Layout, status: int) -> IndexOutOfRange:
         """Return the exception for the check whose number the entry returned."""
         plan = self._code.plan
         check = plan.checks[status - 1]
-        found = self.read(layout, plan.buffer(check.buffer)).view(np.int64)
-        return failure(check, int(found[0]), layout.value)
+        index = self.read(layout, plan.buffer(check.buffer)).view(np.int64)
+        return failure(check, int(index[0]), layout.value)
 
     def _bind(self, inputs: Sequence[Array]) -> dict[str, Array]:
         """Store the addresses of the inputs and of new outputs in the table. Return the outputs by name."""
@@ -238,24 +238,24 @@ class Mapped:
             pointer = address(array)
             for i in places:
                 table[i] = pointer
-        made = self._fresh()
-        for array, (*_, places) in zip(made.values(), self._made, strict=True):
+        outputs = self._fresh()
+        for array, (*_, places) in zip(outputs.values(), self._made, strict=True):
             pointer = address(array)
             for i in places:
                 table[i] = pointer
-        return made
+        return outputs
 
     def _fresh(self) -> dict[str, Array]:
         """Return new arrays for the outputs, by name. Raises MemoryError, which names the output."""
-        made = {}
+        outputs = {}
         for name, make, shape, dtype, _ in self._made:
             try:
-                made[name] = make(shape, dtype)
+                outputs[name] = make(shape, dtype)
             # NumPy raises ValueError for more bytes than an address can hold
             except (MemoryError, ValueError) as error:
                 sizes = ", ".join(map(str, shape))
                 raise MemoryError(f"there is no memory for the output '{name}' {dtype}[{sizes}]") from error
-        return made
+        return outputs
 
     def read(self, layout: Layout, buffer: PlanBuffer) -> Array:
         start = layout.placement.offsets[buffer.name]
@@ -268,7 +268,7 @@ class Mapped:
         A call is: pool, kernel, arguments, sizes, tasks, grain, scratch, bytes of scratch a worker, rounds,
         and the address of the round's number."""
         self.prepare(layout)
-        made, code, scratch = self._bind(inputs), self._code, address(self._scratch)
+        outputs, code, scratch = self._bind(inputs), self._code, address(self._scratch)
         numbers = {b.name: i for i, b in enumerate(code.plan.buffers)}
         calls: list[Call] = []
         for launch in code.plan.launches:
@@ -281,4 +281,4 @@ class Mapped:
             calls.append((own, kernel, args, sizes, tasks, grain, scratch, layout.stride, rounds, last))
         idle = [(*c[:4], 0, *c[5:8], 1, c[9]) for c in calls]
         run = POOL_ROUNDS.at(code.image.address(POOL_ROUNDS.name))
-        return Launches(code.plan, layout, run, calls, idle, (inputs, self, made))
+        return Launches(code.plan, layout, run, calls, idle, (inputs, self, outputs))

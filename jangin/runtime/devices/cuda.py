@@ -61,18 +61,18 @@ class CudaDriver:
         ""."""
         if packed.version <= self.device.version:
             return ""
-        (made, minor), (had, its_minor) = packed.version, self.device.version
+        (compiler, minor), (had, its_minor) = packed.version, self.device.version
         return (
-            f"; the code was made by NVRTC {made}.{minor}, and the driver has CUDA {had}.{its_minor}: "
+            f"; the code was made by NVRTC {compiler}.{minor}, and the driver has CUDA {had}.{its_minor}: "
             f"install a newer driver, or compile the model again with NVRTC {had} (pip install "
             f"nvidia-cuda-nvrtc-cu{had})"
         )
 
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
-        made = Buffer(self._in, size)
+        buffer = Buffer(self._in, size)
         if array is not None:
-            self._upload(made, array)
-        return made
+            self._upload(buffer, array)
+        return buffer
 
     def _upload(self, to: Buffer, array: Array) -> None:
         """Copy an array, and wait until it is copied. Any stream may use the memory next."""

@@ -82,13 +82,13 @@ def capability(architecture: str) -> tuple[int, int]:
 def devices() -> Sequence[Found]:
     """Return all GPUs, in the driver's order. If there are none, raise LoadError with the reason and a
     remedy."""
-    found = _devices()
-    if not found:
+    every_device = _devices()
+    if not every_device:
         raise LoadError(
             "there is no NVIDIA GPU here: the driver finds none; is one built in, may you use it, and does "
             "CUDA_VISIBLE_DEVICES hide it?"
         )
-    return found
+    return every_device
 
 
 @cache

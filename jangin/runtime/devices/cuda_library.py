@@ -186,12 +186,12 @@ def version() -> tuple[int, int]:
 
 def _said(library: Any, status: int) -> tuple[str, str]:
     """Return the driver's name and description of an error."""
-    found = []
+    texts = []
     for function in (library.cuGetErrorName, library.cuGetErrorString):
         text = ctypes.c_char_p()
         known = function(status, ctypes.byref(text)) == 0 and text.value
-        found.append(text.value.decode() if known and text.value else f"error {status}")
-    return found[0], found[1]
+        texts.append(text.value.decode() if known and text.value else f"error {status}")
+    return texts[0], texts[1]
 
 
 def call(name: str, *given: Any) -> None:
@@ -203,9 +203,9 @@ def call(name: str, *given: Any) -> None:
 
 def _made(name: str, *given: Any) -> int:
     """Call a function that makes an object, and return the object's handle. Raises Error."""
-    made = ctypes.c_void_p()
-    call(name, ctypes.byref(made), *given)
-    return made.value or 0
+    handle = ctypes.c_void_p()
+    call(name, ctypes.byref(handle), *given)
+    return handle.value or 0
 
 
 # --- devices
@@ -270,9 +270,9 @@ class Context:
     def made(self, name: str, *given: Any) -> int:
         """Call a function that makes an object in this context, and return the object's handle. Raises
         Error."""
-        made = ctypes.c_void_p()
-        self.call(name, ctypes.byref(made), *given)
-        return made.value or 0
+        handle = ctypes.c_void_p()
+        self.call(name, ctypes.byref(handle), *given)
+        return handle.value or 0
 
     def free(self) -> tuple[int, int]:
         """Return the device's free memory and all of its memory, in bytes."""
@@ -439,11 +439,11 @@ class Module(_Object):
         options = (_INT * 2)(error_log, log_size)
         values = (_HANDLE * 2)(ctypes.addressof(log), self.LOG)
         try:
-            made = context.made("cuModuleLoadDataEx", code, 2, options, values)
+            handle = context.made("cuModuleLoadDataEx", code, 2, options, values)
         except Error as error:
             said = log.value.decode(errors="replace").strip()
             raise Error("cuModuleLoadDataEx", error.name, said or str(error)) from error
-        super().__init__(context, made)
+        super().__init__(context, handle)
 
 
 class Kernel:

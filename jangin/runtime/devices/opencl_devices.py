@@ -112,10 +112,10 @@ def devices() -> tuple[Found, ...]:
     and a remedy."""
     cl.functions()
     with _LOCK:
-        found = _devices()
-    if not found:
+        handle = _devices()
+    if not handle:
         raise LoadError(f"there is no OpenCL device here: {_why_none()}")
-    return found
+    return handle
 
 
 def select(which: str) -> Found:
@@ -158,13 +158,13 @@ _LOCK = Lock()
 @cache
 def _devices() -> tuple[Found, ...]:
     _prepare_drivers()
-    found: list[Found] = []
+    every_device: list[Found] = []
     names: Counter[str] = Counter()
     for platform in cl.platforms():
         name = cl.text("clGetPlatformInfo", platform, _PLATFORM_NAME)
         for handle in cl.devices(platform):
-            found.append(_found(len(found), name, handle, names))
-    return tuple(found)
+            every_device.append(_found(len(every_device), name, handle, names))
+    return tuple(every_device)
 
 
 def _found(number: int, platform: str, handle: int, names: Counter[str]) -> Found:
@@ -258,14 +258,14 @@ def _driver_files() -> list[Path]:
 
 def _broken() -> list[str]:
     """Return a text for each listed driver that can't be loaded, with its fault and a remedy."""
-    found = []
+    faults = []
     for file in _driver_files():
         try:
             named = file.read_text(errors="replace").strip()
             if "/" in named and not Path(named).exists():
-                found.append(f"{file} names {named}, which isn't there: write the library's path into it")
+                faults.append(f"{file} names {named}, which isn't there: write the library's path into it")
                 continue
             ctypes.CDLL(named)
         except OSError as error:
-            found.append(f"the driver of {file} can't be loaded ({error}): install it again")
-    return found
+            faults.append(f"the driver of {file} can't be loaded ({error}): install it again")
+    return faults

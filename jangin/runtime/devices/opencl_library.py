@@ -161,9 +161,9 @@ def call(name: str, *given: Any) -> None:
 def _made(name: str, *given: Any) -> int:
     """Call a function that makes an object, and return the object's handle. Raises Error."""
     status = ctypes.c_int()
-    made: int | None = getattr(functions(), name)(*given, ctypes.byref(status))
+    handle: int | None = getattr(functions(), name)(*given, ctypes.byref(status))
     _require(name, status.value)
-    return made or 0
+    return handle or 0
 
 
 # --- platforms and devices
@@ -175,9 +175,9 @@ def _listed(name: str, *given: Any) -> list[int]:
     count = ctypes.c_uint()
     if getattr(functions(), name)(*given, 0, None, ctypes.byref(count)) or not count.value:
         return []
-    found = (_HANDLE * count.value)()
-    call(name, *given, count, found, None)
-    return [handle for handle in found if handle]
+    handles = (_HANDLE * count.value)()
+    call(name, *given, count, handles, None)
+    return [handle for handle in handles if handle]
 
 
 def platforms() -> list[int]:
@@ -247,13 +247,13 @@ class Queue(_Object):
 
     def write(self, to: Buffer, array: Array) -> None:
         """Enqueue a copy of an array to a buffer. The array must live until the queue is finished."""
-        given = self.handle, to.handle, 0, 0, array.nbytes, address(array), 0, None, None
-        call("clEnqueueWriteBuffer", *given)
+        arguments = self.handle, to.handle, 0, 0, array.nbytes, address(array), 0, None, None
+        call("clEnqueueWriteBuffer", *arguments)
 
     def read(self, array: Array, of: Buffer) -> None:
         """Enqueue a copy of a buffer to an array. The array must live until the queue is finished."""
-        given = self.handle, of.handle, 0, 0, array.nbytes, address(array), 0, None, None
-        call("clEnqueueReadBuffer", *given)
+        arguments = self.handle, of.handle, 0, 0, array.nbytes, address(array), 0, None, None
+        call("clEnqueueReadBuffer", *arguments)
 
     def show(self, buffer: Buffer) -> None:
         """Let the host see what kernels wrote to shared memory."""
@@ -296,11 +296,11 @@ class Buffer(_Object):
 
     def part(self, offset: int, size: int) -> Buffer:
         """Return a part of the same memory, which keeps the whole alive."""
-        region, made = (_SIZE * 2)(offset, size), Buffer.__new__(Buffer)
+        region, part = (_SIZE * 2)(offset, size), Buffer.__new__(Buffer)
         handle = _made("clCreateSubBuffer", self.handle, 0, _REGION, ctypes.byref(region))
-        _Object.__init__(made, handle)
-        made.size, made._kept = size, self
-        return made
+        _Object.__init__(part, handle)
+        part.size, part._kept = size, self
+        return part
 
 
 class Program(_Object):
@@ -309,20 +309,20 @@ class Program(_Object):
     _release = "clReleaseProgram"
 
     def __init__(self, context: Context, source: bytes = b"", binary: bytes = b"") -> None:
-        given, size = ctypes.c_char_p(binary or source), _SIZE(len(binary or source))
-        one = ctypes.byref(given), ctypes.byref(size)
+        code, size = ctypes.c_char_p(binary or source), _SIZE(len(binary or source))
+        one = ctypes.byref(code), ctypes.byref(size)
         if binary:
             device = ctypes.byref(_HANDLE(context.device))
-            made = _made("clCreateProgramWithBinary", context.handle, 1, device, one[1], one[0], None)
+            handle = _made("clCreateProgramWithBinary", context.handle, 1, device, one[1], one[0], None)
         else:
-            made = _made("clCreateProgramWithSource", context.handle, 1, *one)
-        super().__init__(made)
+            handle = _made("clCreateProgramWithSource", context.handle, 1, *one)
+        super().__init__(handle)
         self._context = context
 
     def build(self, options: Sequence[str] = ()) -> Program:
         """Build the program, and return it. Raises Error with the compiler's messages."""
-        given = " ".join(options).encode()
-        status = functions().clBuildProgram(self.handle, 0, None, given, None, None)
+        flags = " ".join(options).encode()
+        status = functions().clBuildProgram(self.handle, 0, None, flags, None, None)
         if status:
             log = text("clGetProgramBuildInfo", self.handle, self._context.device, _LOG)
             _require("clBuildProgram", status, f": {log}")
@@ -331,10 +331,10 @@ class Program(_Object):
     def binary(self) -> bytes:
         """Return the driver's binary, or empty bytes if the driver gives none."""
         size = number("clGetProgramInfo", self.handle, _BINARY_SIZES)
-        made = ctypes.create_string_buffer(max(1, size))
-        place = _HANDLE(ctypes.addressof(made))
+        content = ctypes.create_string_buffer(max(1, size))
+        place = _HANDLE(ctypes.addressof(content))
         call("clGetProgramInfo", self.handle, _BINARIES, ctypes.sizeof(place), ctypes.byref(place), None)
-        return made.raw[:size]
+        return content.raw[:size]
 
 
 class Kernel(_Object):
@@ -368,7 +368,7 @@ class Kernel(_Object):
     def seconds(self, queue: Queue) -> float:
         """Run a launch, and return its seconds by the device's clock. `queue` must be timed."""
         event = _HANDLE()
-        given = self.handle, 1, None, self._items, self._local, 0, None, ctypes.byref(event)
-        call("clEnqueueNDRangeKernel", queue.handle, *given)
+        arguments = self.handle, 1, None, self._items, self._local, 0, None, ctypes.byref(event)
+        call("clEnqueueNDRangeKernel", queue.handle, *arguments)
         start, end = Event(event.value or 0).span()
         return (end - start) / 1e9

@@ -309,14 +309,14 @@ class Memory:
         queue = self._queue
         assert queue is not None, "prepare comes first"
         try:
-            made, held = self._bind(layout, inputs)
+            outputs, held = self._bind(layout, inputs)
             self._launch(queue)
-            self._take(queue, layout, inputs, made, held)
+            self._take(queue, layout, inputs, outputs, held)
         except BaseException:
             with suppress(DriverError):
                 queue.finish()  # kernels that were enqueued may still use the arrays
             raise
-        return made
+        return outputs
 
     def _launch(self, queue: Queue) -> None:
         """Enqueue all launches. On a device with its own memory they are recorded once, because their
@@ -344,10 +344,10 @@ class Memory:
                 self._give(name, held[name])
             elif code.users[name] and array.nbytes:
                 self._upload(name, array)
-        made = {}
+        outputs = {}
         for name, shape, dtype in layout.outputs:
             try:
-                made[name] = array = aligned(shape, np.dtype(dtype), code.alignment)
+                outputs[name] = array = aligned(shape, np.dtype(dtype), code.alignment)
             # NumPy raises ValueError for more bytes than an address can hold
             except (MemoryError, ValueError) as error:
                 sizes = ", ".join(map(str, shape))
@@ -357,7 +357,7 @@ class Memory:
                 self._give(name, held[name])
             else:
                 held[name] = self._ends[name]
-        return made, held
+        return outputs, held
 
     def _upload(self, name: str, array: Array) -> None:
         assert self._queue is not None

@@ -59,13 +59,13 @@ class Adapter:
 def adapters() -> tuple[Adapter, ...]:
     """Return all adapters, GPUs first. If there are none, raise LoadError with the reason and a remedy."""
     with _LOCK:
-        found = _adapters()
-    if not found:
+        known = _adapters()
+    if not known:
         raise LoadError(
             "there is no WebGPU adapter here: Vulkan, Metal and Direct3D 12 offer none; install the driver "
             "of your GPU, or for processors Debian's mesa-vulkan-drivers"
         )
-    return found
+    return known
 
 
 def select(which: str) -> Adapter:

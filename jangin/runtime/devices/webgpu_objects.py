@@ -87,14 +87,14 @@ class Opened:
 
     def pipeline(self, text: str, count: int) -> Any:
         """Return the pipeline of a shader's text. It is made only once."""
-        found = self._pipelines.get(text)
-        if found is None:
+        compiled = self._pipelines.get(text)
+        if compiled is None:
             module = self.device.create_shader_module(code=text)
-            found = self.device.create_compute_pipeline(
+            compiled = self.device.create_compute_pipeline(
                 layout=self.layouts(count)[1], compute={"module": module, "entry_point": "main"}
             )
-            found = self._pipelines.setdefault(text, found)
-        return found
+            compiled = self._pipelines.setdefault(text, compiled)
+        return compiled
 
 
 class Buffer(Range):
@@ -186,12 +186,12 @@ class Queue:
     def stamps(self, stamps: Any) -> Array:
         """Return the begin and the end of the timed dispatches, in nanoseconds of the device's clock."""
         uses = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
-        made = Buffer(self._opened.device.create_buffer(size=16, usage=uses), 16)
-        self._commands().resolve_query_set(stamps, 0, 2, made.handle, 0)
-        found, self._clock = np.empty(2, np.uint64), None
-        self.read(found, made)
+        resolved = Buffer(self._opened.device.create_buffer(size=16, usage=uses), 16)
+        self._commands().resolve_query_set(stamps, 0, 2, resolved.handle, 0)
+        times, self._clock = np.empty(2, np.uint64), None
+        self.read(times, resolved)
         self.finish()
-        return found
+        return times
 
     def _commands(self) -> Any:
         """Return the encoder of commands other than dispatches, after ending the current pass of
@@ -264,16 +264,16 @@ class Kernel:
         *numbers, scratch, stride = (self._given[n] for n in range(first, first + own + 5))
         sizes, (tasks, turn, rounds) = numbers[:own], numbers[own:]
         key = (*sizes, tasks, turn, rounds, stride, self._groups)
-        found = self._ready.get(key)
-        if found is None:
+        bound = self._ready.get(key)
+        if bound is None:
             if len(self._ready) >= KEPT:
                 self._ready.clear()
             memory = [self._given[n] for n in range(first)] + ([scratch] if shader.scratch else [])
             values = launch_numbers(tasks, self._groups, stride, turn, rounds)
             values |= {f"s{n}": size for n, size in enumerate(sizes)}
             with told():
-                found = self._ready[key] = self._bound(memory, values)
-        return found
+                bound = self._ready[key] = self._bound(memory, values)
+        return bound
 
     def _bound(self, memory: Sequence[Buffer], values: dict[str, int]) -> tuple[Any, Any]:
         opened, shader = self._opened, self._shader

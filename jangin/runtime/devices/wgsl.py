@@ -124,13 +124,13 @@ class Shader:
 
     def text(self, bindings: Bindings | None = None) -> str:
         """Return the complete shader. By default each of `memories` has its own binding."""
-        given = bindings or Bindings.apart(len(self.memories))
-        places = dict(zip(self.memories, given.of, strict=True))
+        chosen = bindings or Bindings.apart(len(self.memories))
+        places = dict(zip(self.memories, chosen.of, strict=True))
         kinds = ", ".join(f"{n}: {'u32' if n == 'zero' else 'i32'}" for n in self.numbers)
         atomic = {places[m] for m, used in self.accesses.items() if set(used) & {"h", "b"}}
         words = [
             "atomic<u32>" if n in atomic else "u32"
-            for n, many in enumerate(given.counts)
+            for n, many in enumerate(chosen.counts)
             for _ in range(many)
         ]
         lines = [f"struct Numbers {{ {kinds} }}"]
@@ -139,7 +139,7 @@ class Shader:
         ]
         lines.append(f"@group(0) @binding({len(words)}) var<uniform> u: Numbers;")
         for m, used in self.accesses.items():
-            lines += [given.access(x, m, places[m], atomic=places[m] in atomic) for x in sorted(used)]
+            lines += [chosen.access(x, m, places[m], atomic=places[m] in atomic) for x in sorted(used)]
         head = [*lines, *self.shared, *self.helpers]
         return "\n".join([*head, f"@compute @workgroup_size({self.threads})", f"fn main({_ENTRY}) {{",
                           *self._begin(), *self.body, "}", ""])  # fmt: skip
@@ -222,7 +222,7 @@ def bind(memory: Sequence[Range], most: int, largest: int) -> tuple[Bindings, li
         counts = tuple(map(len, windows))
         if sum(counts) <= most:
             of = tuple(numbers[n] for n in shared)
-            parts = [w for found in windows for w in found]
+            parts = [w for window in windows for w in window]
             return Bindings(of, counts, _window(largest) // WORD), [ranges[n].start for n in of], parts
     raise ValueError(
         f"a kernel has {sum(counts)} ranges of memory apart of at most {largest} bytes, and the device gives "

@@ -43,10 +43,10 @@ def start_group(
     Raises Lacking on a system without groups."""
     if not FORKS:
         raise lacking("groups of processes", "compile with isolated=False")
-    given: dict[str, Any] = dict.fromkeys(
+    streams: dict[str, Any] = dict.fromkeys(
         ("stdin", "stdout", "stderr"), subprocess.DEVNULL if background else None
     )
-    process = subprocess.Popen(command, pass_fds=pipes, process_group=0, env=env, **given)
+    process = subprocess.Popen(command, pass_fds=pipes, process_group=0, env=env, **streams)
     if background:
         os.setpriority(os.PRIO_PROCESS, process.pid, IDLE)
     return process
@@ -55,8 +55,8 @@ def start_group(
 def end_of(process: int, *, wait: bool) -> End | None:
     """Return how a child ended, or None if it still runs and `wait` is False. The child isn't reaped, so that
     its process id stays its group's."""
-    found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG))
-    return None if found is None else End(found.si_code == os.CLD_EXITED, found.si_status)
+    status = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT | (0 if wait else os.WNOHANG))
+    return None if status is None else End(status.si_code == os.CLD_EXITED, status.si_status)
 
 
 def reap(process: int) -> int:

@@ -84,20 +84,20 @@ def _flags(path: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """Return the first processor's feature flags, with only their letters and digits. The result is empty if
     none are reported."""
     try:
-        found = re.search(r"(?m)^flags\s*:(.*)$", path.read_text())
+        match = re.search(r"(?m)^flags\s*:(.*)$", path.read_text())
     except OSError:
         return frozenset()
-    return frozenset(plain(f) for f in found[1].split()) if found else frozenset()
+    return frozenset(plain(f) for f in match[1].split()) if match else frozenset()
 
 
 def processor_maker(path: Path = Path("/proc/cpuinfo")) -> str:
     """Return the x86-64 processor's maker, GenuineIntel or AuthenticAMD, or "" if the system doesn't report
     it."""
     try:
-        found = re.search(r"(?m)^vendor_id\s*:(.*)$", path.read_text())
+        match = re.search(r"(?m)^vendor_id\s*:(.*)$", path.read_text())
     except OSError:
         return ""
-    return found[1].strip() if found else ""
+    return match[1].strip() if match else ""
 
 
 def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
@@ -107,9 +107,9 @@ def processor_name(path: Path = Path("/proc/cpuinfo")) -> str:
         text = path.read_text()
     except OSError:
         text = ""
-    found = re.search(r"(?m)^model name\s*:(.*)$", text)
-    if found:
-        return found[1].strip()
+    match = re.search(r"(?m)^model name\s*:(.*)$", text)
+    if match:
+        return match[1].strip()
     maker, part = (re.search(rf"(?m)^CPU {word}\s*:(.*)$", text) for word in ("implementer", "part"))
     if maker and part:
         return f"Arm {maker[1].strip()}/{part[1].strip()}"

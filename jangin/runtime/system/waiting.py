@@ -150,14 +150,14 @@ def waiting(triple: str) -> Waiting:
     if system not in _WAITING or architecture not in FUTEX:
         where = named(system) or "code without a system"
         raise ValueError(f"{triple}: no thread pool is known for {where} on {architecture}")
-    found = _WAITING[system]
+    calls = _WAITING[system]
     words = {
         "FUTEX": FUTEX[architecture],
         "GETTID": GETTID[architecture],
         "CORES": CORES,
         "SET_BYTES": CORES // 8,
     }
-    functions = found.functions
+    functions = calls.functions
     for word, value in words.items():
         functions = functions.replace(f"<{word}>", str(value))
-    return Waiting(found.declarations, found.here, functions)
+    return Waiting(calls.declarations, calls.here, functions)

@@ -51,12 +51,12 @@ def match(workload: Workload) -> Attention | None:
     parts = workload.stages
     if [s.combiner for s in parts] != ["sum", "max", "", "sum", "", "sum"]:
         return None
-    found = attention.match(workload)
+    operands = attention.match(workload)
     sizes = constant(parts[0].reduce_axes[0].extent), constant(parts[-1].axes[-1].extent)
-    if found is None or 0 in sizes or None in sizes or constant(parts[0].axes[-1].extent) == 0:
+    if operands is None or 0 in sizes or None in sizes or constant(parts[0].axes[-1].extent) == 0:
         return None
-    made = Attention(workload, found)
-    return made if made.space() else None
+    template = Attention(workload, operands)
+    return template if template.space() else None
 
 
 class Attention(Template):
@@ -69,8 +69,8 @@ class Attention(Template):
         self.bytes = workload.stages[0].out.dtype.bytes
 
     def space(self) -> Sequence[Params]:
-        found = [dict(zip(("ty", "tx", "tm", "tn"), tile, strict=True)) for tile in TILES]
-        return [q for q in found if q["ty"] * q["tx"] <= self.gpu.group and self._fits(q)]
+        choices = [dict(zip(("ty", "tx", "tm", "tn"), tile, strict=True)) for tile in TILES]
+        return [q for q in choices if q["ty"] * q["tx"] <= self.gpu.group and self._fits(q)]
 
     def _across(self, params: Params) -> int:
         """Return the number of columns of the values that a thread sums."""

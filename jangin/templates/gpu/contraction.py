@@ -92,15 +92,15 @@ class Contraction(Template):
         self.element, self.widening = max(role.left.dtype.bytes, right.dtype.bytes), cost.arithmetic(right)
 
     def space(self) -> Sequence[Params]:
-        found = []
+        choices = []
         for ty, tx, tm, tn in TILES:
             for bk in DEPTHS:
                 shared = bk * ((ty * tm + tx * tn) * self.element + 2 * BANKS)
                 if ty * tx <= self.gpu.group and shared <= self.gpu.shared:
                     few = bk * max(ty * tm, tx * tn) <= AHEAD * ty * tx and self.depth > bk
                     tile = {"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": bk}
-                    found += [{**tile, "ahead": n} for n in range(1 + few)]
-        return found
+                    choices += [{**tile, "ahead": n} for n in range(1 + few)]
+        return choices
 
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the longer of the computation and the memory traffic of whole tiles.

@@ -62,8 +62,8 @@ class Elements(Template):
         """Return for each load the number of elements between the accesses of neighbours along the last
         axis."""
         axes, symbols = self.stage.axes, dict(self.workload.symbols)
-        found = [n for e in (self.stage.body, self.stage.result) for n in loads(e)] if axes else []
-        return [stride(n, axes[-1].var, symbols) for n in found]
+        reads = [n for e in (self.stage.body, self.stage.result) for n in loads(e)] if axes else []
+        return [stride(n, axes[-1].var, symbols) for n in reads]
 
     def estimate(self, params: Params) -> float:
         items = self.count / params["lanes"]

@@ -35,7 +35,7 @@ def schedule(func: Func, workload: Workload) -> Scheduled:
         return named.finish("nest", {}, 1.0)
     ways = ((True, THREADS), (False, THREADS), (False, 1))
     rec, threads = next(
-        found for way in ways if (found := _grouped(named.copy(), workload, *way)) is not None
+        grouped for way in ways if (grouped := _grouped(named.copy(), workload, *way)) is not None
     )
     for s in statements(rec.func.body):
         if isinstance(s, For) and s.kind == "thread":

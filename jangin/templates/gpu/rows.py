@@ -103,10 +103,10 @@ class Rows(Template):
     def _share(self, rec: Recorder) -> None:
         """Keep a row's intermediates in shared memory while there is room, the smallest first. The others
         stay in scratch memory."""
-        found = [s.buffer for s in statements(rec.func.body) if isinstance(s, Alloc)]
+        buffers = [s.buffer for s in statements(rec.func.body) if isinstance(s, Alloc)]
         left = self.gpu.shared
-        left -= sum(_bytes(b.shape) * b.dtype.bytes for b in found if b.memory == "shared")
-        local = [b for b in found if b.memory == "scratch" and all(isinstance(d, Const) for d in b.shape)]
+        left -= sum(_bytes(b.shape) * b.dtype.bytes for b in buffers if b.memory == "shared")
+        local = [b for b in buffers if b.memory == "scratch" and all(isinstance(d, Const) for d in b.shape)]
         for b in sorted(local, key=lambda b: _bytes(b.shape)):
             left -= -(-_bytes(b.shape) * b.dtype.bytes // 16) * 16
             if left < 0:

@@ -102,17 +102,17 @@ class WarpProduct(Template):
         role, each = self.role, 4 // self.element
         axes = {a.var.name: a.extent for a in (*self.stage.axes, *self.stage.reduce_axes)}
         inner = (role.left, role.rows[-1]), (role.right, role.column)
-        found = 4 * params["tm"] * params["tn"]
+        registers = 4 * params["tm"] * params["tn"]
         for (load, line), lines in zip(inner, self.shape(params), strict=True):
             across = [axes[n] for n in (line, role.k[-1]) if runs(load, n, self.workload)]
             size = constant(across[0]) if across else None
             packed = load is role.right and self.packed
             whole = packed or (size is not None and size % self.gpu.lanes(self.element) == 0)
             elements = lines * params["bk"] // (WARP * params["wm"] * params["wn"])
-            found += elements // each if whole else 2 * elements
+            registers += elements // each if whole else 2 * elements
             if load is role.left and self.gathers:
-                found += GATHER * elements // (self.gpu.lanes(self.element) if whole else 1)
-        return found
+                registers += GATHER * elements // (self.gpu.lanes(self.element) if whole else 1)
+        return registers
 
     def shape(self, params: Params) -> tuple[int, int]:
         """Return the rows and the columns of a group's tile."""
@@ -122,7 +122,7 @@ class WarpProduct(Template):
         )
 
     def space(self) -> Sequence[Params]:
-        found = list[Params]()
+        choices = list[Params]()
         for wm, wn, tm, tn in TILES:
             for bk in DEPTHS:
                 params = {"wm": wm, "wn": wn, "tm": tm, "tn": tn, "bk": bk}
@@ -133,8 +133,8 @@ class WarpProduct(Template):
                 whole = all(n * bk % (self.gpu.lanes(self.element) * threads) == 0 for n in (bm, bn))
                 fits = shared <= self.gpu.shared and self._registers(params) <= MOST_REGISTERS
                 if threads <= self.gpu.group and fits and whole:
-                    found.append({**params, "ahead": int(self.depth > bk)})
-        return found
+                    choices.append({**params, "ahead": int(self.depth > bk)})
+        return choices
 
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the longer of the products and the memory traffic of whole tiles.

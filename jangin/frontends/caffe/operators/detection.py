@@ -24,8 +24,8 @@ def prior_box(layer: Layer) -> Tensor:
     p = "prior_box_param."
     rows, columns = sizes_of(layer.x(), "the bottom")[2:]
     image = list(sizes_of(layer.x(1), "the image")[2:])
-    given = layer.pair(p, "img_size", "img_h", "img_w", 0)
-    image = [g or s for g, s in zip(given, image, strict=True)]
+    declared = layer.pair(p, "img_size", "img_h", "img_w", 0)
+    image = [g or s for g, s in zip(declared, image, strict=True)]
     steps = [float((layer.all(p + f"step_{n}") or layer.all(p + "step") or (0,))[-1]) for n in "hw"]
     steps = [s or i / count for s, i, count in zip(steps, image, (rows, columns), strict=True)]
     sizes = np.array(_sizes(layer), np.float32)
@@ -56,13 +56,13 @@ def _sizes(layer: Layer) -> list[tuple[float, float]]:
         if any(abs(value - r) < 1e-6 for r in ratios):
             continue
         ratios += [float(value), 1 / value] if flip else [float(value)]
-    found = []
+    sizes = []
     for n, size in enumerate(least):
-        found.append((size, size))
+        sizes.append((size, size))
         if most:
-            found.append((math.sqrt(size * most[n]),) * 2)
-        found += [(size * math.sqrt(r), size / math.sqrt(r)) for r in ratios[1:]]
-    return found
+            sizes.append((math.sqrt(size * most[n]),) * 2)
+        sizes += [(size * math.sqrt(r), size / math.sqrt(r)) for r in ratios[1:]]
+    return sizes
 
 
 CODES = ("", "CORNER", "CENTER_SIZE", "CORNER_SIZE")
@@ -90,8 +90,8 @@ def detection_output(layer: Layer) -> Tensor:
     picked = b.const(np.array(wanted, np.int64))
     scores = b.gather(scores, picked, 1)
     boxes = boxes if shared else b.gather(boxes, picked, 1)
-    found = suppressed(b, boxes, scores, floor, overlap, min(_limit(layer, "nms_param.top_k"), priors))
-    return _rows(layer, *found, wanted, min(_limit(layer, "keep_top_k"), len(wanted) * priors))
+    detections = suppressed(b, boxes, scores, floor, overlap, min(_limit(layer, "nms_param.top_k"), priors))
+    return _rows(layer, *detections, wanted, min(_limit(layer, "keep_top_k"), len(wanted) * priors))
 
 
 def _limit(layer: Layer, name: str) -> int:

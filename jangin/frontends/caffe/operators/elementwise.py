@@ -230,10 +230,10 @@ def mvn(layer: Layer) -> Tensor:
     b, x = layer.b, layer.x()
     axes = list(range(1 if layer.flag("mvn_param.across_channels", False) else 2, x.rank))
     epsilon = layer.number("mvn_param.eps", 1e-9)
-    found = moments(b, x, axes)
+    stats = moments(b, x, axes)
     if not layer.flag("mvn_param.normalize_variance", True):
-        return found.centred
-    return b.map(lambda v, s: v / (call("sqrt", s) + epsilon), found.centred, found.variance)
+        return stats.centred
+    return b.map(lambda v, s: v / (call("sqrt", s) + epsilon), stats.centred, stats.variance)
 
 
 @lowers("Normalize")

@@ -39,8 +39,8 @@ def lstm(layer: Layer) -> tuple[Tensor, ...]:
             lambda i, f, g, c, on: sigmoid(i) * tanh(g) + on * sigmoid(f) * c,
             parts[0], parts[1], parts[3], c, goes_on,
         )  # fmt: skip
-        made = b.map(lambda o, v: sigmoid(o) * tanh(v), parts[2], cell)
-        return made, [made, cell]
+        output = b.map(lambda o, v: sigmoid(o) * tanh(v), parts[2], cell)
+        return output, [output, cell]
 
     return _unrolled(layer, 2, sizes_of(w, "the weights")[1], step)
 
@@ -62,8 +62,8 @@ def rnn(layer: Layer) -> tuple[Tensor, ...]:
 
 def _shared(layer: Layer, states: int) -> Tensor | None:
     """Return the input that is the same at all steps, or None if there is none."""
-    given = states if layer.flag("recurrent_param.expose_hidden", False) else 0
-    return layer.inputs[2] if len(layer.inputs) > 2 + given else None
+    extra = states if layer.flag("recurrent_param.expose_hidden", False) else 0
+    return layer.inputs[2] if len(layer.inputs) > 2 + extra else None
 
 
 def _unrolled(layer: Layer, states: int, hidden: int, step: Step) -> tuple[Tensor, ...]:
@@ -91,11 +91,11 @@ def _unrolled(layer: Layer, states: int, hidden: int, step: Step) -> tuple[Tenso
         held = [b.reshape(t, [rows, hidden]) for t in layer.inputs[-states:]]
     else:
         held = [b.expand(b.scalar(0, x.dtype), [rows, hidden])] * states
-    made = []
+    outputs = []
     for t in range(steps):
         now = b.reshape(b.slice(sums, [t, 0, 0], [1, *sums.shape[1:]], [1] * 3), sums.shape[1:])
         on = b.reshape(b.slice(goes_on, [t, 0], [const(1), rows], [1, 1]), [rows, 1])
         y, held = step(now, held, on)
-        made.append(b.reshape(y, [1, *y.shape]))
+        outputs.append(b.reshape(y, [1, *y.shape]))
     last = [b.reshape(h, [1, rows, hidden]) for h in held] if exposed else []
-    return (b.concat(made, 0), *last)
+    return (b.concat(outputs, 0), *last)

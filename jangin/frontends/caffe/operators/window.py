@@ -201,9 +201,9 @@ def interp(layer: Layer) -> Tensor:
     if any(layer.whole(p + n) for n in ("pad_beg", "pad_end")):
         raise CompileError("pads are not supported")
     zoom, shrink = layer.whole(p + "zoom_factor", 1), layer.whole(p + "shrink_factor", 1)
-    given = [layer.whole(p + n) for n in ("height", "width")]
-    sizes = [const(g) if g else (s - 1) // shrink + 1 for g, s in zip(given, x.shape[2:], strict=True)]
-    sizes = sizes if all(given) else [s + (s - 1) * (zoom - 1) for s in sizes]
+    targets = [layer.whole(p + n) for n in ("height", "width")]
+    sizes = [const(g) if g else (s - 1) // shrink + 1 for g, s in zip(targets, x.shape[2:], strict=True)]
+    sizes = sizes if all(targets) else [s + (s - 1) * (zoom - 1) for s in sizes]
     return resize(b, x, sized_lines(b, x, [2, 3], sizes), Style("linear", align_corners))
 
 

@@ -57,10 +57,10 @@ class Asked:
         return inner if several else inner[0]
 
     def WhichOneof(self, name: str) -> str | None:
-        found: str | None = self._message.WhichOneof(name)
-        if found:
-            self._read.add(found)
-        return found
+        field: str | None = self._message.WhichOneof(name)
+        if field:
+            self._read.add(field)
+        return field
 
     def unread(self) -> Iterator[str]:
         """Yield the names of the fields that are set but weren't read. The name of a field in an inner
@@ -73,5 +73,5 @@ class Asked:
             elif field.message_type is not None:
                 several = not hasattr(value, "ListFields")
                 inner = self._inner.get(field.name)
-                found = [*map(Asked, value if several else [value])] if inner is None else inner
-                yield from (f"{field.name}.{name}" for part in found for name in part.unread())
+                messages = [*map(Asked, value if several else [value])] if inner is None else inner
+                yield from (f"{field.name}.{name}" for part in messages for name in part.unread())

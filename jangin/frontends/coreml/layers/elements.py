@@ -40,8 +40,8 @@ def _activation(net: Network, layer: Layer, m: Any) -> None:
         net.add(layer, "prelu", {"alpha": net.weights(alpha, [count], "slopes")})
     elif kind in ACTIVATIONS:
         inner = getattr(m, kind)
-        given = {f.name: np.float32(getattr(inner, f.name)) for f in inner.DESCRIPTOR.fields}
-        net.add(layer, ACTIVATIONS[kind], given)
+        args = {f.name: np.float32(getattr(inner, f.name)) for f in inner.DESCRIPTOR.fields}
+        net.add(layer, ACTIVATIONS[kind], args)
     else:
         raise CompileError(f"{net.source}: the activation {kind} is not supported")
 
@@ -61,8 +61,8 @@ def _unary(net: Network, layer: Layer, m: Any) -> None:
     if (scale, m.shift) != (1.0, 0.0):
         line = {"alpha": np.float32(scale), "beta": np.float32(m.shift)}
         start = net.add(layer, "linear_activation", line, end=f"{layer.output[0]} scaled")
-    name, given = known[kind]
-    net.add(layer, name, given, start=start)
+    name, args = known[kind]
+    net.add(layer, name, args, start=start)
 
 
 def _line(net: Network, layer: Layer, factor: Array | None, offset: Array | None) -> None:
@@ -147,8 +147,8 @@ def _logical(kind: str) -> Say:
             net.node("mil.cast", {"x": [x]}, [f"{out} truth {n}"], {"dtype": "bool"})
             for n, x in enumerate(layer.input)
         ]
-        given = {k: [v] for k, v in zip(("x", "y"), names, strict=False)}
-        truth = net.node(f"mil.{kind}", given, [f"{out} truth"])
+        inputs = {k: [v] for k, v in zip(("x", "y"), names, strict=False)}
+        truth = net.node(f"mil.{kind}", inputs, [f"{out} truth"])
         net.add(layer, "cast", {"dtype": "fp32"}, start=truth)
 
     return say

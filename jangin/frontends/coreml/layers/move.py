@@ -51,17 +51,17 @@ def _slice(net: Network, layer: Layer, m: Any) -> None:
     first, last, stride = ([0] * 4, [0] * 4, [1] * 4)
     first[axis], last[axis], stride[axis] = int(m.startIndex), int(m.endIndex), int(m.stride) or 1
     mask = [n != 4 + axis for n in range(4)]
-    given = {"begin": first, "end": last, "stride": stride, "begin_mask": mask}
-    net.add(layer, "slice_by_index", {**given, "end_mask": mask})
+    args = {"begin": first, "end": last, "stride": stride, "begin_mask": mask}
+    net.add(layer, "slice_by_index", {**args, "end_mask": mask})
 
 
 def _slice_static(net: Network, layer: Layer, m: Any) -> None:
-    given = {
+    args = {
         "begin": list(m.beginIds), "end": list(m.endIds), "stride": list(m.strides),
         "begin_mask": list(m.beginMasks), "end_mask": list(m.endMasks),
         "squeeze_mask": list(m.squeezeMasks) or None,
     }  # fmt: skip
-    net.add(layer, "slice_by_index", given)
+    net.add(layer, "slice_by_index", args)
 
 
 def _arg(kind: str) -> Say:
@@ -93,10 +93,10 @@ def _top(net: Network, layer: Layer, m: Any) -> None:
     if len(layer.input) > 1:
         raise CompileError(f"{net.source}: a count that is computed is not supported")
     best, *places = layer.output
-    given = {"axis": int(m.axis), "k": int(m.K), "ascending": bool(m.useBottomK)}
-    made = [f"{n} integers" for n in places]
-    net.node("mil.topk", {"x": [layer.input[0]]}, [best, *made], given)
-    for name, integers in zip(places, made, strict=True):
+    args = {"axis": int(m.axis), "k": int(m.K), "ascending": bool(m.useBottomK)}
+    indices = [f"{n} integers" for n in places]
+    net.node("mil.topk", {"x": [layer.input[0]]}, [best, *indices], args)
+    for name, integers in zip(places, indices, strict=True):
         net.node("mil.cast", {"x": [integers]}, [name], {"dtype": "fp32"})
 
 
@@ -187,8 +187,8 @@ def _band(lower: str, upper: str) -> Say:
     all elements on its side."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
-        given = [int(getattr(m, n)) if n else -1 for n in (lower, upper)]
-        net.add(layer, "band_part", {"lower": given[0], "upper": given[1]})
+        bounds = [int(getattr(m, n)) if n else -1 for n in (lower, upper)]
+        net.add(layer, "band_part", {"lower": bounds[0], "upper": bounds[1]})
 
     return say
 
@@ -207,16 +207,16 @@ def _triangle(below: bool) -> Say:
 
 
 def _one_hot(net: Network, layer: Layer, m: Any) -> None:
-    given = {
+    args = {
         "one_hot_vector_size": int(m.oneHotVectorSize), "axis": int(m.axis),
         "on_value": np.float32(m.onValue), "off_value": np.float32(m.offValue),
     }  # fmt: skip
-    net.add(layer, "one_hot", given, inputs=("indices",))
+    net.add(layer, "one_hot", args, inputs=("indices",))
 
 
 def _ordered(net: Network, layer: Layer, m: Any) -> None:
-    given = {"axis": int(m.axis), "ascending": not m.descending}
-    places = net.add(layer, "argsort", given, end=f"{layer.output[0]} integers")
+    args = {"axis": int(m.axis), "ascending": not m.descending}
+    places = net.add(layer, "argsort", args, end=f"{layer.output[0]} integers")
     net.add(layer, "cast", {"dtype": "fp32"}, start=places)
 
 
@@ -225,8 +225,8 @@ def _floats(kind: str) -> Say:
     floats."""
 
     def say(net: Network, layer: Layer, m: Any) -> None:
-        found = net.add(layer, kind, end=f"{layer.output[0]} integers")
-        net.add(layer, "cast", {"dtype": "fp32"}, start=found)
+        integers = net.add(layer, kind, end=f"{layer.output[0]} integers")
+        net.add(layer, "cast", {"dtype": "fp32"}, start=integers)
 
     return say
 

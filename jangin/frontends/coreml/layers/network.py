@@ -52,16 +52,16 @@ class Network:
             self.name, self.source = layer.name, Sources.of(kind, layer.name)
             if not layer.output and kind not in CONTROL:
                 raise CompileError(f"{self.source} gives nothing")
-            given = Layer(
+            renamed = Layer(
                 tuple(self.now.get(n, n) for n in layer.input), tuple(map(self.fresh, layer.output))
             )
             if kind in self.table:
-                self._say(kind, given, getattr(layer, kind))
+                self._say(kind, renamed, getattr(layer, kind))
             else:  # no layer of the table; all unknown layers are reported together
                 unknown = ImportedAttributes(f"coreml.nn.{kind}")
                 name = self.fresh(layer.name)
-                self.nodes.append(Node(name, given.input, given.output, unknown, self.source))
-            self.now.update(zip(layer.output, given.output, strict=True))
+                self.nodes.append(Node(name, renamed.input, renamed.output, unknown, self.source))
+            self.now.update(zip(layer.output, renamed.output, strict=True))
 
     def _say(self, kind: str, layer: Layer, message: Any) -> None:
         source = self.source
@@ -108,8 +108,8 @@ class Network:
             names[:1] = [start]
         if len(names) < len(inputs):
             raise CompileError(f"{self.source} needs {len(inputs)} inputs, and has {len(names)}")
-        found = {n: [name] for n, name in zip(inputs, names, strict=False)}
-        return self.node(f"mil.{kind}", found, [end] if end else layer.output, given or {})
+        operands = {n: [name] for n, name in zip(inputs, names, strict=False)}
+        return self.node(f"mil.{kind}", operands, [end] if end else layer.output, given or {})
 
     def node(
         self,
@@ -142,8 +142,8 @@ class Network:
         Return the result's name, which is `end` if given."""
         so_far, last = layer.input[0], end or layer.output[0]
         for n, name in enumerate(layer.input[1:], 1):
-            made = last if n == len(layer.input) - 1 else f"{last} {n}"
-            so_far = self.node(f"mil.{kind}", {"x": [so_far], "y": [name]}, [made])
+            output = last if n == len(layer.input) - 1 else f"{last} {n}"
+            so_far = self.node(f"mil.{kind}", {"x": [so_far], "y": [name]}, [output])
         return so_far
 
     def weights(self, message: Any, shape: Sequence[int], what: str) -> Array:
@@ -151,16 +151,16 @@ class Network:
         Raises CompileError if their number is wrong."""
         count = int(np.prod(shape))
         if len(message.floatValue):
-            found = np.array(message.floatValue, np.float32)
+            array = np.array(message.floatValue, np.float32)
         elif message.float16Value:
-            found = np.frombuffer(message.float16Value, np.float16).astype(np.float32)
+            array = np.frombuffer(message.float16Value, np.float16).astype(np.float32)
         elif message.rawValue:
-            found = _unpacked(message, shape, count, f"{what} of {self.source}")
+            array = _unpacked(message, shape, count, f"{what} of {self.source}")
         else:
-            found = np.zeros(0, np.float32)
-        if found.size != count:
-            raise CompileError(f"{self.source}: its {what} are {found.size}, and should be {list(shape)}")
-        return found.reshape(shape)
+            array = np.zeros(0, np.float32)
+        if array.size != count:
+            raise CompileError(f"{self.source}: its {what} are {array.size}, and should be {list(shape)}")
+        return array.reshape(shape)
 
 
 def _unpacked(message: Any, shape: Sequence[int], count: int, what: str) -> Array:

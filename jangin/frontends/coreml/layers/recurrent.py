@@ -94,15 +94,15 @@ def _direction(m: Any) -> str:
 def _lstm_weights(net: Network, m: Any, weights: Any, size: int, hidden: int) -> dict[str, Any]:
     """Return the weights of one direction, by MIL's names. 1 is added to the forget gate's bias if the layer
     says so."""
-    found: dict[str, Any] = _matrices(net, weights, LSTM_GATES, size, hidden)
+    arrays: dict[str, Any] = _matrices(net, weights, LSTM_GATES, size, hidden)
     bias = np.zeros(4 * hidden, np.float32)
     if m.hasBiasVectors:
         bias = _stacked(net, weights, LSTM_GATES, "BiasVector", [hidden])
     bias[hidden : 2 * hidden] += bool(m.forgetBias)
-    found["bias"] = bias
+    arrays["bias"] = bias
     if m.hasPeepholeVectors:
-        found["peephole"] = _stacked(net, weights, LSTM_GATES[:3], "PeepholeVector", [hidden])
-    return found
+        arrays["peephole"] = _stacked(net, weights, LSTM_GATES[:3], "PeepholeVector", [hidden])
+    return arrays
 
 
 def _lstm(
@@ -110,18 +110,18 @@ def _lstm(
 ) -> None:
     size, hidden = int(m.inputVectorSize), int(m.outputVectorSize)
     sides = [_lstm_weights(net, m.params, w, size, hidden) for w in weights]
-    given: dict[str, Any] = {
+    args: dict[str, Any] = {
         f"{k}{end}": v for side, end in zip(sides, ("", "_back"), strict=False) for k, v in side.items()
     }
     if len(sides) != 1 + (direction == "bidirectional") or len(activations) != 3:
         raise CompileError(f"{net.source} needs the weights of each direction and three activations")
     names = ("recurrent_activation", "cell_activation", "activation")
-    given |= {n: _function(net, a) for n, a in zip(names, activations, strict=True)}
-    given |= {"direction": direction, "output_sequence": bool(m.params.sequenceOutput)}
+    args |= {n: _function(net, a) for n, a in zip(names, activations, strict=True)}
+    args |= {"direction": direction, "output_sequence": bool(m.params.sequenceOutput)}
     if m.params.coupledInputAndForgetGate:
-        given["coupled"] = True
-    given["clip"] = np.float32(m.params.cellClipThreshold or 50.0)
-    _recurrence(net, layer, "lstm", given, ("initial_h", "initial_c"), len(sides))
+        args["coupled"] = True
+    args["clip"] = np.float32(m.params.cellClipThreshold or 50.0)
+    _recurrence(net, layer, "lstm", args, ("initial_h", "initial_c"), len(sides))
 
 
 def _both_ways(net: Network, layer: Layer, m: Any) -> None:
@@ -133,29 +133,29 @@ def _both_ways(net: Network, layer: Layer, m: Any) -> None:
 
 def _gru(net: Network, layer: Layer, m: Any) -> None:
     size, hidden = int(m.inputVectorSize), int(m.outputVectorSize)
-    given: dict[str, Any] = _matrices(net, m, GRU_GATES, size, hidden)
+    args: dict[str, Any] = _matrices(net, m, GRU_GATES, size, hidden)
     # the bias beside the state's products; these layers have none
-    given["bias"] = np.zeros(3 * hidden, np.float32)
+    args["bias"] = np.zeros(3 * hidden, np.float32)
     if m.hasBiasVectors:
-        given["input_bias"] = _stacked(net, m, GRU_GATES, "BiasVector", [hidden])
+        args["input_bias"] = _stacked(net, m, GRU_GATES, "BiasVector", [hidden])
     if len(m.activations) != 2:
         raise CompileError(f"{net.source} needs two activations")
     names = ("recurrent_activation", "activation")
-    given |= {n: _function(net, a) for n, a in zip(names, m.activations, strict=True)}
-    given |= {"direction": _direction(m), "output_sequence": bool(m.sequenceOutput)}
-    _recurrence(net, layer, "gru", given, ("initial_h",))
+    args |= {n: _function(net, a) for n, a in zip(names, m.activations, strict=True)}
+    args |= {"direction": _direction(m), "output_sequence": bool(m.sequenceOutput)}
+    _recurrence(net, layer, "gru", args, ("initial_h",))
 
 
 def _rnn(net: Network, layer: Layer, m: Any) -> None:
     size, hidden = int(m.inputVectorSize), int(m.outputVectorSize)
-    given = {
+    args = {
         "weight_ih": net.weights(m.weightMatrix, [hidden, size], "weights"),
         "weight_hh": net.weights(m.recursionMatrix, [hidden, hidden], "weights of the state"),
         "activation": _function(net, m.activation),
         "bias": net.weights(m.biasVector, [hidden], "biases") if m.hasBiasVector else None,
         "direction": _direction(m), "output_sequence": bool(m.sequenceOutput),
     }  # fmt: skip
-    _recurrence(net, layer, "rnn", given, ("initial_h",))
+    _recurrence(net, layer, "rnn", args, ("initial_h",))
 
 
 LAYERS: Mapping[str, Say] = {

@@ -27,14 +27,14 @@ def _convolution(net: Network, layer: Layer, m: Any) -> None:
     kernel = list(m.kernelSize) or [3, 3]
     out, groups, channels = int(m.outputChannels), int(m.nGroups) or 1, int(m.kernelChannels)
     shape = [channels, out // groups, *kernel] if m.isDeconvolution else [out, channels, *kernel]
-    given = {
+    args = {
         "weight": net.weights(m.weights, shape, "weights"), "strides": list(m.stride) or [1, 1],
         "dilations": list(m.dilationFactor) or [1, 1], "groups": groups, **_padding(net, m),
         "bias": net.weights(m.bias, [out], "biases") if m.hasBias else None,
     }  # fmt: skip
     if m.isDeconvolution and len(m.outputShape):
-        given["output_shape"] = [1, out, *m.outputShape]
-    net.add(layer, "conv_transpose" if m.isDeconvolution else "conv", given)
+        args["output_shape"] = [1, out, *m.outputShape]
+    net.add(layer, "conv_transpose" if m.isDeconvolution else "conv", args)
 
 
 def _pooling(net: Network, layer: Layer, m: Any) -> None:
@@ -43,36 +43,36 @@ def _pooling(net: Network, layer: Layer, m: Any) -> None:
         how = {"MAX": "reduce_max", "AVERAGE": "reduce_mean", "L2": "reduce_l2_norm"}[kind]
         net.add(layer, how, {"axes": [-2, -1], "keep_dims": True})
         return
-    given = {
+    args = {
         "kernel_sizes": list(m.kernelSize) or [3, 3], "strides": list(m.stride) or [1, 1], **_padding(net, m),
     }  # fmt: skip
     if kind == "AVERAGE":
-        given["exclude_padding_from_average"] = bool(m.avgPoolExcludePadding)
-    net.add(layer, {"MAX": "max_pool", "AVERAGE": "avg_pool", "L2": "l2_pool"}[kind], given)
+        args["exclude_padding_from_average"] = bool(m.avgPoolExcludePadding)
+    net.add(layer, {"MAX": "max_pool", "AVERAGE": "avg_pool", "L2": "l2_pool"}[kind], args)
 
 
 def _upsample(net: Network, layer: Layer, m: Any) -> None:
     scales = list(m.fractionalScalingFactor) or list(m.scalingFactor) or [1, 1]
-    given: dict[str, Any] = {
+    args: dict[str, Any] = {
         f"scale_factor_{n}": np.float32(s) for n, s in zip(("height", "width"), scales, strict=True)
     }
     if word(m, "mode") == "NN":
-        net.add(layer, "upsample_nearest_neighbor", given)
+        net.add(layer, "upsample_nearest_neighbor", args)
         return
     how = word(m, "linearUpsampleMode")
-    given |= {
+    args |= {
         "align_corners": how == "ALIGN_CORNERS_TRUE",
         "half_pixel_centers": how == "ALIGN_CORNERS_FALSE",
     }
-    net.add(layer, "upsample_bilinear", given)
+    net.add(layer, "upsample_bilinear", args)
 
 
 def _pad(net: Network, layer: Layer, m: Any) -> None:
     kind = m.WhichOneof("PaddingType") or "constant"
     edges = [(int(b.startEdgeSize), int(b.endEdgeSize)) for b in m.paddingAmounts.borderAmounts]
-    given = {"pad": np.array(edges or [(0, 0), (0, 0)]).reshape(-1)}
+    args = {"pad": np.array(edges or [(0, 0), (0, 0)]).reshape(-1)}
     modes = {"constant": "constant", "reflection": "reflect", "replication": "replicate"}
-    net.add(layer, "pad", {**given, "mode": modes[kind], "constant_val": np.float32(m.constant.value)})
+    net.add(layer, "pad", {**args, "mode": modes[kind], "constant_val": np.float32(m.constant.value)})
 
 
 def _constant_pad(net: Network, layer: Layer, m: Any) -> None:
@@ -85,27 +85,27 @@ def _constant_pad(net: Network, layer: Layer, m: Any) -> None:
 
 def _inner_product(net: Network, layer: Layer, m: Any) -> None:
     out = int(m.outputChannels)
-    given = {
+    args = {
         "weight": net.weights(m.weights, [out, int(m.inputChannels)], "weights"),
         "bias": net.weights(m.bias, [out], "biases") if m.hasBias else None,
     }
     if net.exact:
-        net.add(layer, "linear", given)
+        net.add(layer, "linear", args)
         return
     flat = net.add(layer, "flatten2d", {"axis": 1}, end=f"{layer.output[0]} flat")
-    rows = net.add(layer, "linear", given, start=flat, end=f"{layer.output[0]} rows")
+    rows = net.add(layer, "linear", args, start=flat, end=f"{layer.output[0]} rows")
     net.add(layer, "expand_dims", {"axes": [2, 3]}, start=rows)
 
 
 def _batched_matmul(net: Network, layer: Layer, m: Any) -> None:
     """Multiply two inputs, or one input by weights. The weights are stored transposed."""
-    given: dict[str, Any] = {"transpose_x": bool(m.transposeA), "transpose_y": bool(m.transposeB)}
+    args: dict[str, Any] = {"transpose_x": bool(m.transposeA), "transpose_y": bool(m.transposeB)}
     if len(layer.input) > 1:
-        net.add(layer, "matmul", given, inputs=("x", "y"))
+        net.add(layer, "matmul", args, inputs=("x", "y"))
         return
     shape = [int(m.weightMatrixSecondDimension), int(m.weightMatrixFirstDimension)]
     end = f"{layer.output[0]} product" if m.hasBias else ""
-    product = net.add(layer, "matmul", {**given, "y": net.weights(m.weights, shape, "weights").T}, end=end)
+    product = net.add(layer, "matmul", {**args, "y": net.weights(m.weights, shape, "weights").T}, end=end)
     if m.hasBias:
         net.add(layer, "add", {"y": net.weights(m.bias, shape[:1], "biases")}, start=product)
 
@@ -134,16 +134,16 @@ def _embedding(net: Network, layer: Layer, m: Any) -> None:
 
 def _batchnorm(net: Network, layer: Layer, m: Any) -> None:
     parts = {"gamma": m.gamma, "beta": m.beta}
-    given: dict[str, Any] = {k: net.weights(v, [int(m.channels)], k) for k, v in parts.items()}
-    given["epsilon"] = np.float32(m.epsilon or 1e-5)
+    args: dict[str, Any] = {k: net.weights(v, [int(m.channels)], k) for k, v in parts.items()}
+    args["epsilon"] = np.float32(m.epsilon or 1e-5)
     instance, computed = bool(m.instanceNormalization), bool(m.computeMeanVar)
     if computed and not instance:
         raise CompileError(f"{net.source}: the mean and variance of a batch are not supported")
     if instance and (computed or not len(m.mean.ListFields())):
-        net.add(layer, "instance_norm", given)
+        net.add(layer, "instance_norm", args)
         return
-    given |= {k: net.weights(getattr(m, k), [int(m.channels)], k) for k in ("mean", "variance")}
-    net.add(layer, "batch_norm", given)
+    args |= {k: net.weights(getattr(m, k), [int(m.channels)], k) for k in ("mean", "variance")}
+    net.add(layer, "batch_norm", args)
 
 
 def _layer_norm(net: Network, layer: Layer, m: Any) -> None:
@@ -176,8 +176,8 @@ def _resized(net: Network, layer: Layer, m: Any) -> None:
         "STRICT_ALIGN_ENDPOINTS_MODE": "STRICT_ALIGN_CORNERS", "ALIGN_ENDPOINTS_MODE": "ALIGN_CORNERS",
         "UPSAMPLE_MODE": "DEFAULT", "ROI_ALIGN_MODE": "OFFSET_CORNERS",
     }  # fmt: skip
-    given = {f"target_size_{n}": int(s) for n, s in zip(("height", "width"), sizes, strict=True)}
-    net.add(layer, "resize_bilinear", {**given, "sampling_mode": modes[word(m.mode, "samplingMethod")]})
+    args = {f"target_size_{n}": int(s) for n, s in zip(("height", "width"), sizes, strict=True)}
+    net.add(layer, "resize_bilinear", {**args, "sampling_mode": modes[word(m.mode, "samplingMethod")]})
 
 
 def _solid(m: Any) -> dict[str, Any]:
@@ -206,10 +206,10 @@ def _solid_convolution(net: Network, layer: Layer, m: Any) -> None:
 
 def _solid_pooling(net: Network, layer: Layer, m: Any) -> None:
     kind = {"MAX": "max_pool", "AVERAGE": "avg_pool"}[word(m, "type")]
-    given = {**_solid(m), "kernel_sizes": _of_three(m, "kernel")}
+    args = {**_solid(m), "kernel_sizes": _of_three(m, "kernel")}
     if kind == "avg_pool":
-        given["exclude_padding_from_average"] = bool(m.countExcludePadding)
-    net.add(layer, kind, given)
+        args["exclude_padding_from_average"] = bool(m.countExcludePadding)
+    net.add(layer, kind, args)
 
 
 def _solid_global(net: Network, layer: Layer, m: Any) -> None:

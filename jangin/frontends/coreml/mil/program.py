@@ -48,11 +48,11 @@ class Program:
     def types(self) -> Mapping[str, tuple[DType, list[int | str]]]:
         """Return the inputs' element types and sizes, by name. A size is "" if any size is allowed. States
         aren't included."""
-        found = {}
-        for given in self.function.inputs:
-            if given.type.WhichOneof("type") != "stateType":
-                found[given.name] = _tensor(given.name, given.type)
-        return found
+        types = {}
+        for parameter in self.function.inputs:
+            if parameter.type.WhichOneof("type") != "stateType":
+                types[parameter.name] = _tensor(parameter.name, parameter.type)
+        return types
 
     def states(self) -> Mapping[str, tuple[DType, list[int | str]]]:
         """Return the element types and sizes of the states that are kept between runs, by name, like
@@ -85,8 +85,8 @@ class Program:
         self.held[state] = self._argument(operation.inputs["data"].arguments[0], f"data of {source}")
 
     def _identity(self, name: str, made: str, source: Sources) -> None:
-        given = ImportedAttributes("coreml.mil.identity", {"inputs": (("x", 1),)})
-        self.nodes.append(Node(made, (name,), (made,), given, source))
+        attrs = ImportedAttributes("coreml.mil.identity", {"inputs": (("x", 1),)})
+        self.nodes.append(Node(made, (name,), (made,), attrs, source))
 
     # -- control flow ---------------------------------------------------------------------------
 
@@ -97,16 +97,16 @@ class Program:
             raise CompileError(
                 f"{source}: operations with blocks, other than cond and while_loop, are not supported"
             )
-        given = {
+        args = {
             k: [self._argument(a, f"{k} of {source}") for a in v.arguments]
             for k, v in operation.inputs.items()
         }
         first, second = operation.blocks
         if operation.type == "cond":
             then, orelse = self._body(first), self._body(second)
-            self.nodes.append(branching(names[0], given["pred"][0], then, orelse, names, source))
+            self.nodes.append(branching(names[0], args["pred"][0], then, orelse, names, source))
             return
-        carried = given["loop_vars"]
+        carried = args["loop_vars"]
         inside = [i.name for i in second.inputs]
         start = self._body(first, carried)
         step = self._body(second)
@@ -130,9 +130,9 @@ class Program:
             self._operation(operation)
         self.inside -= 1
         outputs = [self.called.get(n, n) for n in block.outputs]
-        found = body_graph("block", [], outputs, self.nodes, {})
+        graph = body_graph("block", [], outputs, self.nodes, {})
         self.nodes, self.called = around
-        return found
+        return graph
 
     def _operation(self, operation: Any) -> None:
         names = [o.name for o in operation.outputs]
@@ -150,24 +150,24 @@ class Program:
             self._control(operation, names, source)
             return
         texts: dict[str, Any] = {}
-        given: dict[str, Any] = {}
+        args: dict[str, Any] = {}
         for key, argument in sorted(operation.inputs.items()):
-            found = [self._argument(a, f"{key} of {source}") for a in argument.arguments]
-            if any(name in self.texts for name in found):
-                texts[key] = self.texts[found[0]]
+            operands = [self._argument(a, f"{key} of {source}") for a in argument.arguments]
+            if any(name in self.texts for name in operands):
+                texts[key] = self.texts[operands[0]]
             else:
-                given[key] = found
+                args[key] = operands
         for key, attribute in operation.attributes.items():
             if key != "name" and kind.startswith("constexpr_"):
-                given[key] = [self._literal(attribute, f"{key} of {source}")]
+                args[key] = [self._literal(attribute, f"{key} of {source}")]
         if kind.startswith("constexpr_"):
-            for name, array in zip(names, self._decompressed(kind, {**given, **texts}, source), strict=True):
+            for name, array in zip(names, self._decompressed(kind, {**args, **texts}, source), strict=True):
                 self._constant(name, array)
             return
-        lists = tuple((k, len(v)) for k, v in given.items())
+        lists = tuple((k, len(v)) for k, v in args.items())
         key = ImportedAttributes(f"coreml.mil.{kind}", {**texts, "inputs": lists})
         self.nodes.append(
-            Node(names[0], tuple(n for v in given.values() for n in v), tuple(names), key, source)
+            Node(names[0], tuple(n for v in args.values() for n in v), tuple(names), key, source)
         )
 
     def _constant(self, name: str, found: Value) -> None:

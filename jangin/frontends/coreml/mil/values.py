@@ -77,14 +77,14 @@ def value(message: Any, weights: Weights, what: str) -> Value:
     count = math.prod(shape)
     if message.WhichOneof("value") == "blobFileValue":
         blob = message.blobFileValue
-        found = _stored(
+        array = _stored(
             lambda size: weights.entry(blob.fileName, blob.offset, size, what), tensor.dataType, count
         )
     else:
-        found = _immediate(message.immediateValue.tensor, tensor.dataType, count)
-    if found.size != count:
-        raise CompileError(f"{what} has shape {list(shape)}, and {found.size} elements")
-    return found.reshape(shape)
+        array = _immediate(message.immediateValue.tensor, tensor.dataType, count)
+    if array.size != count:
+        raise CompileError(f"{what} has shape {list(shape)}, and {array.size} elements")
+    return array.reshape(shape)
 
 
 def _immediate(tensor: Any, kind: int, count: int) -> Array:
@@ -105,5 +105,5 @@ def _stored(read: Any, kind: int, count: int) -> Array:
     bits = BITS[kind]
     packed = np.frombuffer(read(-(-count * bits // 8)), np.uint8)
     flags = np.unpackbits(packed, bitorder="little")[: count * bits].reshape(-1, bits)
-    found: Array = (flags << np.arange(bits, dtype=np.uint8)).sum(1).astype(np.uint8)
-    return ((found ^ 8).astype(np.int8) - 8) if kind == SIGNED else found
+    elements: Array = (flags << np.arange(bits, dtype=np.uint8)).sum(1).astype(np.uint8)
+    return ((elements ^ 8).astype(np.int8) - 8) if kind == SIGNED else elements

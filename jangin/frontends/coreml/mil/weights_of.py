@@ -40,8 +40,8 @@ def _table(a: Arrays) -> Array:
     bits = max(int(lut.size - 1).bit_length(), 1)
     flags = np.unpackbits(packed.view(np.uint8), bitorder="little")
     indices = (flags[: int(np.prod(shape)) * bits].reshape(-1, bits) << np.arange(bits)).sum(1)
-    found: Array = lut[indices].reshape(shape)
-    return found
+    weights: Array = lut[indices].reshape(shape)
+    return weights
 
 
 def _tables(a: Arrays) -> Array:
@@ -66,9 +66,9 @@ def _sparse(a: Arrays) -> Array:
     if "shape" in a:
         shape = tuple(int(n) for n in a["shape"])
         mask = np.unpackbits(mask.view(np.uint8), bitorder="little")[: int(np.prod(shape))].reshape(shape)
-    found = np.zeros(mask.shape, values.dtype)
-    found[mask != 0] = values
-    return found
+    array = np.zeros(mask.shape, values.dtype)
+    array[mask != 0] = values
+    return array
 
 
 def _sparse_tables(a: Arrays) -> Arrays:
@@ -110,7 +110,7 @@ def decompressed(kind: str, arrays: Arrays, source: Sources) -> list[Array]:
             f"{source}: weights compressed by {kind} are not supported; {', '.join(KINDS)} are"
         )
     try:
-        found = KINDS[kind](arrays)
-        return [np.asarray(v) for v in (found.values() if isinstance(found, Mapping) else [found])]
+        parts = KINDS[kind](arrays)
+        return [np.asarray(v) for v in (parts.values() if isinstance(parts, Mapping) else [parts])]
     except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError) as error:
         raise CompileError(f"{source}: its parts don't fit: {type(error).__name__}: {error}") from None

@@ -39,14 +39,14 @@ def _glm(m: Any) -> Found:
     weights = [list(row.value) for row in m.weights]
     if len({len(row) for row in weights}) != 1 or len(m.offset) not in (0, len(weights)):
         raise CompileError("its rows of weights and its offsets don't fit")
-    found = {
+    attrs = {
         "weights": np.array(weights),
         "offset": tuple(m.offset),
         "link": _word(m, "postEvaluationTransform"),
     }
     if "classEncoding" in m.DESCRIPTOR.fields_by_name:
-        found |= {"encoding": _word(m, "classEncoding"), "labels": _labels(m)}
-    return found
+        attrs |= {"encoding": _word(m, "classEncoding"), "labels": _labels(m)}
+    return attrs
 
 
 def _trees(m: Any) -> Found:
@@ -58,7 +58,7 @@ def _trees(m: Any) -> Found:
     tree, number = (_field(nodes, n) for n in ("treeId", "nodeId"))
     mode = _modes(nodes)
     # fields that an inner node has only as a leaf don't count
-    found = {
+    attrs = {
         "tree": tree, "number": number, "mode": mode, "feature": _field(nodes, "branchFeatureIndex"),
         "split": _field(nodes, "branchFeatureValue", np.float64),
         "missing": _field(nodes, "missingValueTracksTrueChild"), "yes": _field(nodes, "trueChildNodeId"),
@@ -69,7 +69,7 @@ def _trees(m: Any) -> Found:
         "base": tuple(trees.basePredictionValue) or (0.0,) * trees.numPredictionDimensions,
         "transform": _word(m, "postEvaluationTransform"),
     }  # fmt: skip
-    return found | ({"labels": _labels(m)} if "stringClassLabels" in m.DESCRIPTOR.fields_by_name else {})
+    return attrs | ({"labels": _labels(m)} if "stringClassLabels" in m.DESCRIPTOR.fields_by_name else {})
 
 
 def _field(messages: Sequence[Any], name: str, dtype: Any = np.int64) -> Array:
@@ -78,12 +78,12 @@ def _field(messages: Sequence[Any], name: str, dtype: Any = np.int64) -> Array:
 
 def _modes(nodes: Sequence[Any]) -> Array:
     """Return each node's test as its position in `ops.trees.MODES`, or LEAF for a leaf."""
-    given = _field(nodes, "nodeBehavior")
-    modes = np.empty(given.size, np.int64)
-    for value in np.unique(given):
-        first = nodes[int(np.argmax(given == value))]
+    behaviours = _field(nodes, "nodeBehavior")
+    modes = np.empty(behaviours.size, np.int64)
+    for value in np.unique(behaviours):
+        first = nodes[int(np.argmax(behaviours == value))]
         word = _word(first, "nodeBehavior")
-        modes[given == value] = LEAF if word == "LeafNode" else MODES.index(BEHAVIOURS[word])
+        modes[behaviours == value] = LEAF if word == "LeafNode" else MODES.index(BEHAVIOURS[word])
     return modes
 
 
@@ -103,12 +103,12 @@ def _svm(m: Any) -> Found:
                 vectors[row, node.index - 1] = node.value
     else:
         vectors = np.array([list(v.values) for v in m.denseSupportVectors.vectors])
-    found: Found = {"kernel": KERNELS[kind], "params": params, "vectors": vectors}
+    attrs: Found = {"kernel": KERNELS[kind], "params": params, "vectors": vectors}
     if "rho" in m.DESCRIPTOR.fields_by_name and not hasattr(m.rho, "append"):
-        return {**found, "coefficients": np.array([list(m.coefficients.alpha)]), "rho": (float(m.rho),)}
+        return {**attrs, "coefficients": np.array([list(m.coefficients.alpha)]), "rho": (float(m.rho),)}
     coefficients = np.array([list(c.alpha) for c in m.coefficients])
     return {
-        **found, "coefficients": coefficients, "rho": tuple(m.rho), "a": tuple(m.probA), "b": tuple(m.probB),
+        **attrs, "coefficients": coefficients, "rho": tuple(m.rho), "a": tuple(m.probA), "b": tuple(m.probB),
         "counts": tuple(m.numberOfSupportVectorsPerClass), "labels": _labels(m),
     }  # fmt: skip
 

@@ -34,9 +34,9 @@ def of_rank(b: Builder, x: Tensor, rank: int) -> Tensor:
 
 def aligned(b: Builder, *values: Operand) -> list[Tensor]:
     """Return operands as tensors that broadcast by NNEF's rules."""
-    found = [tensor(b, v) for v in values]
-    rank = max(t.rank for t in found)
-    return [of_rank(b, t, rank) for t in found]
+    tensors = [tensor(b, v) for v in values]
+    rank = max(t.rank for t in tensors)
+    return [of_rank(b, t, rank) for t in tensors]
 
 
 def mapped(b: Builder, fn: Callable[..., ExprLike], *values: Operand) -> Tensor:

@@ -33,8 +33,8 @@ def _extreme(combiner: str) -> Callable[..., Tensor]:
         kept = [i for i in range(x.rank) if i not in over]
         y = b.transpose(x, [*kept, *over])
         y = b.reshape(y, [*(x.shape[i] for i in kept), simplify(product(x.shape[i] for i in over))])
-        found = arg_extreme(b, y, len(kept), combiner)
-        return b.reshape(found, [const(1) if i in over else d for i, d in enumerate(x.shape)])
+        position = arg_extreme(b, y, len(kept), combiner)
+        return b.reshape(position, [const(1) if i in over else d for i, d in enumerate(x.shape)])
 
     return lower
 
@@ -54,8 +54,8 @@ def sum_reduce(b: Builder, input: Operand, axes: Sequence[int], normalize: bool 
 @lowers("moments")
 def moments(b: Builder, input: Operand, axes: Sequence[int]) -> tuple[Tensor, Tensor]:
     x = tensor(b, input)
-    found = normalize.moments(b, x, axes_of(axes, x.rank))
-    return found.mean, found.variance
+    stats = normalize.moments(b, x, axes_of(axes, x.rank))
+    return stats.mean, stats.variance
 
 
 @lowers("softmax")

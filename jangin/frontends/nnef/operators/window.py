@@ -76,8 +76,8 @@ def conv(
 
 
 def _check(rank: int, padding: Padding, stride: Sizes, dilation: Sizes) -> None:
-    for given, what in ((padding, "padding"), (stride, "stride"), (dilation, "dilation")):
-        _counts(given, rank, what)
+    for sizes, what in ((padding, "padding"), (stride, "stride"), (dilation, "dilation")):
+        _counts(sizes, rank, what)
     _positive(stride, "stride")
     _positive(dilation, "dilation")
 
@@ -243,8 +243,8 @@ def _plane(
     _spatial_only(x, size, padding, stride, dilation)
     pads = padding
     if not pads:
-        found = same_pads(x.shape, size, steps(stride, x.rank), steps(dilation, x.rank), b.symbols)
-        pads = _pairs(static_shape(tuple(found)), x)
+        edges = same_pads(x.shape, size, steps(stride, x.rank), steps(dilation, x.rank), b.symbols)
+        pads = _pairs(static_shape(tuple(edges)), x)
     return bordered(b, x, pads, *(("constant", -math.inf) if border == "ignore" else (border, 0.0)))
 
 
@@ -293,8 +293,8 @@ def desample(
         out = [e - p - q for e, (p, q) in zip(full, pads, strict=True)]
     else:
         out = [d * s for d, s in zip(x.shape[2:], strides, strict=True)]
-        found = same_pads(out, size[2:], strides, dilations, b.symbols)
-        pads = _pairs(static_shape(tuple(found)), x)
+        edges = same_pads(out, size[2:], strides, dilations, b.symbols)
+        pads = _pairs(static_shape(tuple(edges)), x)
     out = list(map(const, output_shape[2:])) or out
     padded = [simplify(d + p + q, b.symbols) for d, (p, q) in zip(out, pads, strict=True)]
     n, c = x.shape[:2]

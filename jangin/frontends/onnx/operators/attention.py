@@ -51,14 +51,14 @@ def attention_23(
     queries = _heads(b, q, q_num_heads)
     keys = after_past(b, past_key, _heads(b, k, kv_num_heads))
     values = after_past(b, past_value, _heads(b, v, kv_num_heads))
-    found = attention(
+    attended = attention(
         b, queries, keys, values, mask=_padded(b, attn_mask, keys.shape[2]),
         window=Window(bool(is_causal), left_window_size, right_window_size),
         past=0 if past_key is None else past_key.shape[2], valid=nonpad_kv_seqlen, scale=scale,
         softcap=softcap, dtype=F64 if element_type(softmax_precision) is F64 else None,
     )  # fmt: skip
-    shown = b.cast(_shown(b, found, qk_matmul_output_mode), q.dtype)
-    return join_heads(b, found.y) if q.rank == 3 else found.y, keys, values, shown
+    shown = b.cast(_shown(b, attended, qk_matmul_output_mode), q.dtype)
+    return join_heads(b, attended.y) if q.rank == 3 else attended.y, keys, values, shown
 
 
 def _shown(b: Builder, found: Attended, mode: int) -> Tensor:

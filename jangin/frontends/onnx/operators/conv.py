@@ -100,9 +100,9 @@ def conv_transpose_(
     pads = explicit_pads(g.given_pads, rank)
     begins, ends = pads[:rank], pads[rank:]
     if output_shape is not None or g.same:
-        given = list(output_shape or [])[-rank:]
+        sizes = list(output_shape or [])[-rank:]
         same = [d * s for d, s in zip(x.shape[2:], strides, strict=True)]
-        wanted: Sequence[Expr] = [const(n) for n in given] if given else same
+        wanted: Sequence[Expr] = [const(n) for n in sizes] if sizes else same
         full = transposed_extents(x, kernel, strides, dilations)
         total = [e + n - want for e, n, want in zip(full, extra, wanted, strict=True)]
         begins = [t // 2 if g.auto_pad == "SAME_UPPER" else t - t // 2 for t in total]

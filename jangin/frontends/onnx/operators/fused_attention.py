@@ -48,10 +48,10 @@ def _key_mask(b: Builder, mask: Tensor | None, keys: Expr, hidden: float) -> Ten
 
 
 def _sum(b: Builder, *masks: Tensor | None) -> Tensor | None:
-    given = [m for m in masks if m is not None]
-    if len(given) == 2:
-        return b.map(lambda v, w: cast(F32, v) + cast(F32, w), *given)
-    return given[0] if given else None
+    present = [m for m in masks if m is not None]
+    if len(present) == 2:
+        return b.map(lambda v, w: cast(F32, v) + cast(F32, w), *present)
+    return present[0] if present else None
 
 
 def _half(b: Builder, past: Tensor, which: int) -> Tensor:

@@ -36,10 +36,10 @@ def reorder_input(b: Builder, x: Tensor, *, block: int, channels_last: int = 0) 
 
 
 def _known(sizes: Sequence[Expr], what: str) -> Sequence[int]:
-    found = static_shape(tuple(sizes))
-    if found is None:
+    numbers = static_shape(tuple(sizes))
+    if numbers is None:
         raise CompileError(f"{what} must be known")
-    return found
+    return numbers
 
 
 @op("ReorderOutput", domain=DOMAIN)

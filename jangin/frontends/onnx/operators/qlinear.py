@@ -292,8 +292,8 @@ def _in_blocks(
 
     def numbers(packed: Array, count: int) -> Array:
         shifts = np.arange(0, 8, bits, dtype=np.uint8)
-        found = packed.reshape(rows, -1, 1) >> shifts & np.uint8((1 << bits) - 1)
-        return np.ascontiguousarray(found.reshape(rows, -1)[:, :count])
+        unpacked = packed.reshape(rows, -1, 1) >> shifts & np.uint8((1 << bits) - 1)
+        return np.ascontiguousarray(unpacked.reshape(rows, -1)[:, :count])
 
     packed, scales, *zeros = parts
     factors = scales.reshape(rows, blocks).astype(np.float32)
@@ -360,7 +360,7 @@ def dynamic_quantize_lstm(
         checked_scale(b, scale)
     scales, zeros = (w_scale, r_scale), (w_zero, r_zero)
     known = [b.constant_value(z) for z in zeros]
-    given = zeros if any(z is None or z.any() for z in known) else ()
+    zero_points = zeros if any(z is None or z.any() for z in known) else ()
     w, r = (b.transpose(t, (0, 2, 1)) for t in (w, r))
-    layer = Layer(x, w, r, bias, lengths, levels=TensorLevels(), scales=scales, zeros=given)
+    layer = Layer(x, w, r, bias, lengths, levels=TensorLevels(), scales=scales, zeros=zero_points)
     return lstm_layer(b, layer, {"h": initial_h, "c": initial_c}, peepholes, settings, clipped=2)

@@ -59,16 +59,16 @@ class Settings:
         if len(names) != len(usual) * directions:
             raise CompileError(f"activations {list(names)} must be {len(usual) * directions} functions")
         alphas, betas = iter(self.activation_alpha), iter(self.activation_beta)
-        found: list[Activation] = []
+        activations: list[Activation] = []
         for n, name in enumerate(names):
             fn = _NEUTRAL.get(name.lower())
             if fn is None:
                 raise CompileError(f"activation {name!r} is not supported")
             usually = zip((alphas, betas), parameters(fn), strict=False)
-            values = [next(given, d) for given, d in usually]
+            values = [next(numbers, d) for numbers, d in usually]
             bound = self.clip if n % len(usual) < clipped else None
-            found.append(partial(_activated, ACTIVATIONS[fn], values, bound))
-        return [found[d * len(usual) : (d + 1) * len(usual)] for d in range(directions)]
+            activations.append(partial(_activated, ACTIVATIONS[fn], values, bound))
+        return [activations[d * len(usual) : (d + 1) * len(usual)] for d in range(directions)]
 
 
 def _activated(fn: Callable[..., Expr], values: Sequence[float], bound: float | None, x: Expr) -> Expr:

@@ -30,8 +30,8 @@ NAMES: Mapping[str, str] = {
 def reduced_axes(b: Builder, x: Tensor, axes: Axes, noop: int) -> tuple[int, ...]:
     """Return the axes to reduce. If no axes are given, they are all axes, or none if `noop`
     (noop_with_empty_axes) is set."""
-    given = integers(b, axes, "axes") if isinstance(axes, Tensor) else list(axes or ())
-    return axes_of(given, x.rank) if given else () if noop else tuple(range(x.rank))
+    listed = integers(b, axes, "axes") if isinstance(axes, Tensor) else list(axes or ())
+    return axes_of(listed, x.rank) if listed else () if noop else tuple(range(x.rank))
 
 
 def _reduce(

@@ -88,8 +88,8 @@ def upsample_7(b: Builder, x: Tensor, *, scales: Sequence[float], mode: str = "n
 @op("Upsample", since=9)
 @op("Resize", since=10)
 def resize_10(b: Builder, x: Tensor, scales: Tensor, *, mode: str = "nearest") -> Tensor:
-    given = b.require_constant(scales, "the scales of Resize").reshape(-1)
-    return upsample_7(b, x, scales=[float(s) for s in given], mode=mode)
+    factors = b.require_constant(scales, "the scales of Resize").reshape(-1)
+    return upsample_7(b, x, scales=[float(s) for s in factors], mode=mode)
 
 
 @op("Resize", since=11)
@@ -113,8 +113,8 @@ def resize_11(
         crops = list(zip(bounds[: len(at)], bounds[len(at) :], strict=True))
     scales, sizes = _present(b, scales), _present(b, sizes)
     if sizes is None:
-        given = b.require_constant(scales, "the scales of Resize").reshape(-1)
-        lines = scaled_lines(b, x, at, [float(s) for s in given], crops)
+        factors = b.require_constant(scales, "the scales of Resize").reshape(-1)
+        lines = scaled_lines(b, x, at, [float(s) for s in factors], crops)
     elif keep_aspect_ratio_policy != "stretch":
         wanted = b.require_sizes(sizes, "the sizes of Resize")
         lines = _proportional(b, x, at, wanted, crops, keep_aspect_ratio_policy)

@@ -59,8 +59,8 @@ def _probit(x: Expr) -> Expr:
     log = call("log", inner)
     v = log * 0.5 + 2.0 / (math.pi * 0.147)
     root = call("sqrt", call("sqrt", v * v - log / 0.147) - v)
-    found = select(z < 0, -root, root) * 1.41421356
-    return select(eq(inner, const(0, x.dtype)), const(0, x.dtype), found)
+    quantile = select(z < 0, -root, root) * 1.41421356
+    return select(eq(inner, const(0, x.dtype)), const(0, x.dtype), quantile)
 
 
 def labelled(b: Builder, scores: Tensor, integers: Sequence[int], strings: Sequence[str]) -> Item:

@@ -64,10 +64,10 @@ def sequence_at(b: Builder, sequence: NonTensor, position: Tensor) -> Item:
     if sequence.items is not None:
         at = _position(b, position, len(sequence.items), -1)
         if at is not None:
-            found: Item = sequence.items[at]
-            return found
-    (found,) = host(b, "SequenceAt", [sequence, position], [element(b, sequence.type.of)])
-    return found
+            item: Item = sequence.items[at]
+            return item
+    (item,) = host(b, "SequenceAt", [sequence, position], [element(b, sequence.type.of)])
+    return item
 
 
 @op("SequenceInsert", since=11)
@@ -79,8 +79,8 @@ def sequence_insert(b: Builder, sequence: NonTensor, item: Item, position: Tenso
         if at is not None:
             return known_sequence((*items[:at], item, *items[at:]), known)
     joined = common(sequence.type.of, _loose(type_of(item)))
-    (made,) = host(b, "SequenceInsert", [sequence, item, position], [sequence_of(joined)])
-    return made  # type: ignore[no-any-return]
+    (extended,) = host(b, "SequenceInsert", [sequence, item, position], [sequence_of(joined)])
+    return extended  # type: ignore[no-any-return]
 
 
 def _loose(type: Type) -> Type:
@@ -99,8 +99,8 @@ def sequence_erase(b: Builder, sequence: NonTensor, position: Tensor | None = No
         at = _position(b, position, len(items), -1)
         if at is not None:
             return known_sequence((*items[:at], *items[at + 1 :]), sequence.type.of)
-    (made,) = host(b, "SequenceErase", [sequence, position], [sequence.type])
-    return made  # type: ignore[no-any-return]
+    (rest,) = host(b, "SequenceErase", [sequence, position], [sequence.type])
+    return rest  # type: ignore[no-any-return]
 
 
 @op("SequenceLength", since=11)
@@ -128,8 +128,8 @@ def concat_from_sequence(b: Builder, sequence: NonTensor, *, axis: int, new_axis
         at = axis_of(axis, len(shape))
         shape = (*shape[:at], ANY, *shape[at + 1 :])
     result = element(b, tensor_type(joined.dtype, shape))
-    (made,) = host(b, "ConcatFromSequence", [sequence], [result], {"axis": axis, "new_axis": new_axis})
-    return made  # type: ignore[no-any-return]
+    (whole,) = host(b, "ConcatFromSequence", [sequence], [result], {"axis": axis, "new_axis": new_axis})
+    return whole  # type: ignore[no-any-return]
 
 
 @op("SplitToSequence", since=11)
@@ -147,8 +147,8 @@ def split_to_sequence(
             dims[at : at + 1] = [const(1)] if keepdims else []
         shape = tuple(dims)
     attrs = {"axis": axis, "keepdims": keepdims}
-    (made,) = host(b, "SplitToSequence", [x, split], [sequence_of(tensor_type(kind.dtype, shape))], attrs)
-    return made  # type: ignore[no-any-return]
+    (sequence,) = host(b, "SplitToSequence", [x, split], [sequence_of(tensor_type(kind.dtype, shape))], attrs)
+    return sequence  # type: ignore[no-any-return]
 
 
 def _parts(b: Builder, x: Tensor, sizes: Tensor | None, axis: int, keepdims: bool) -> list[Tensor] | None:
@@ -187,8 +187,8 @@ def optional_has_element(b: Builder, value: Item | None = None) -> Tensor:
         return b.const(np.array(True))
     if value.items is not None:
         return b.const(np.array(bool(value.items)))
-    (made,) = host(b, "OptionalHasElement", [value], [tensor_type(BOOL, ())])
-    return made  # type: ignore[no-any-return]
+    (flag,) = host(b, "OptionalHasElement", [value], [tensor_type(BOOL, ())])
+    return flag  # type: ignore[no-any-return]
 
 
 @op("OptionalGetElement", since=15)
@@ -198,7 +198,7 @@ def optional_get_element(b: Builder, value: Item) -> Item:
     if value.items is not None:
         if not value.items:
             raise CompileError("the optional is known to be empty")
-        found: Item = value.items[0]
-        return found
-    (made,) = host(b, "OptionalGetElement", [value], [element(b, value.type.of)])
-    return made  # type: ignore[no-any-return]
+        item: Item = value.items[0]
+        return item
+    (content,) = host(b, "OptionalGetElement", [value], [element(b, value.type.of)])
+    return content  # type: ignore[no-any-return]

@@ -190,7 +190,7 @@ def constant(
     value_strings: Sequence[str] | None = None,
     **other: Any,
 ) -> Item:
-    given = (
+    values = (
         value,
         sparse_value,
         value_float,
@@ -200,7 +200,7 @@ def constant(
         value_string,
         value_strings,
     )
-    if sum(v is not None for v in given) + len(other) > 1:
+    if sum(v is not None for v in values) + len(other) > 1:
         raise CompileError("it has several values")
     value = sparse_value if value is None else value
     if value is not None:

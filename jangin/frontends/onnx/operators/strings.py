@@ -37,8 +37,8 @@ def string_concat(b: Builder, x: Item, y: Item) -> Item:
 
 def one(b: Builder, function: str, inputs: Sequence[Item | None], result: Type, **attrs: Any) -> Item:
     """Add a call of a host function with one result, and return the result. `result` is its type."""
-    (made,) = host(b, function, inputs, [result], attrs)
-    return made  # type: ignore[no-any-return]
+    (item,) = host(b, function, inputs, [result], attrs)
+    return item  # type: ignore[no-any-return]
 
 
 @op("Equal", since=19)
@@ -257,15 +257,15 @@ def moved(b: Builder, name: str, lower: Lowering, inputs: Sequence[Item | None],
     by which the host then selects the texts."""
     texts = [x for x in inputs if isinstance(x, NonTensor) and is_text(x)]
     first: Expr = const(0)
-    given: list[Item | None] = []
+    operands: list[Item | None] = []
     for x in inputs:
         if not isinstance(x, NonTensor) or x.type.shape is None:
-            given.append(x)
+            operands.append(x)
             continue
-        given.append(_positions(b, x.type.shape, first))
+        operands.append(_positions(b, x.type.shape, first))
         first = first + product(x.type.shape)
-    made = lower(b, *given, **attrs)
-    results = list(made) if isinstance(made, (tuple, list)) else [made]
+    lowered = lower(b, *operands, **attrs)
+    results = list(lowered) if isinstance(lowered, (tuple, list)) else [lowered]
     if name in MEASURING:
         return results
     return [one(b, "Pick", [*texts, at], tensor_type(STRING, at.shape)) for at in results]

@@ -168,18 +168,18 @@ def _looked_up(b: Builder, x: Tensor, keys: Array, values: Array, default: float
     value for elements that are no keys."""
     inputs = [x, b.const(keys), b.const(values)]
     source, known, table = (Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs))
-    out, found = Buffer("out", table.dtype, x.shape), Buffer("found", I64, (const(1),), "register")
+    out, position = Buffer("out", table.dtype, x.shape), Buffer("found", I64, (const(1),), "register")
     at, step, here = index_vars(x.rank), Var("step"), (const(0),)
     turns = int(keys.size).bit_length()
-    value, place = Load(source, at), Load(found, here)
+    value, place = Load(source, at), Load(position, here)
     further = place + binary("shl", const(1), turns - 1 - step)
     below = Load(known, (minimum(further, keys.size - 1),)) <= value
     equal = eq(Load(known, (place,)), value)
     if x.dtype.is_float:
         nan = call("isnan", value)
         below, equal = lor(nan, below), lor(equal, land(nan, call("isnan", Load(known, (place,)))))
-    look = If(land(further < keys.size, below), Store(found, here, further))
+    look = If(land(further < keys.size, below), Store(position, here, further))
     write = Store(out, at, select(equal, Load(table, (place,)), const(default, table.dtype)))
-    body = Alloc(found, block(Store(found, here, const(0)), For(step, const(turns), look), write))
+    body = Alloc(position, block(Store(position, here, const(0)), For(step, const(turns), look), write))
     loops = nest(x.shape, at, body, "parallel")
     return b.loop_nest(inputs, loops, table.dtype, x.shape)

@@ -27,12 +27,12 @@ def _each(
     if len(values) % kinds:
         raise CompileError(f"{len(values)} tensors are given; there must be {kinds} for each weight")
     weights = len(values) // kinds
-    found: list[list[Tensor]] = [[] for _ in range(kinds - 1)]
+    groups: list[list[Tensor]] = [[] for _ in range(kinds - 1)]
     for n in range(weights):
-        for part, results in enumerate(found):
+        for part, results in enumerate(groups):
             operands = [rate, count, *values[n::weights]]
             results.append(b.map(lambda *xs, part=part: step(*xs)[part], *operands))
-    return [t for results in found for t in results]
+    return [t for results in groups for t in results]
 
 
 @op("Adagrad", domain=DOMAIN)

@@ -122,8 +122,8 @@ class _Nodes:
         mode = np.fromiter(map(_mode, self.nodes_modes), np.int8, count)
         known, tests = Numbered(trees, numbers), np.flatnonzero(mode != LEAF)
         below = np.zeros((2, count), np.int64)
-        for side, given in enumerate((yes, no)):
-            below[side, tests] = known.places(trees[tests], given[tests])
+        for side, children in enumerate((yes, no)):
+            below[side, tests] = known.places(trees[tests], children[tests])
         _, roots = np.unique(trees, return_index=True)
         split = _column(splits, count, "nodes_values", np.float64)
         return planted(

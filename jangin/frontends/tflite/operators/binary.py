@@ -42,7 +42,7 @@ def _sum(sign: int) -> Lowering:
         bytes_ = call.given[0].dtype in (I8, U8)
         if call.options.get("pot_scale_int16") and not bytes_ and _are_powers(call):
             raise CompileError("its option pot_scale_int16 is not supported where powers of two differ")
-        left, wide, given = (20, I32, operands) if bytes_ else (15, I64, constants)
+        left, wide, numbers_of = (20, I32, operands) if bytes_ else (15, I64, constants)
         twice = 2 * max(call.given[0].scale, call.given[1].scale)
         parts = [fixed.Multiplier.of(q.scale / twice) for q in call.given[:2]]
         factor, up = twice / ((1 << left) * call.out.scale), bytes_ and is_rounded_up(call)
@@ -55,7 +55,7 @@ def _sum(sign: int) -> Lowering:
             whole, m = cast(wide, v) - call.given[i].zero, parts[i]
             if m.value == 1 << 30 and (rest := left + m.shift - 1) >= 0:
                 return whole * (1 << rest)
-            return rescaled(whole * (1 << left), *given(m))
+            return rescaled(whole * (1 << left), *numbers_of(m))
 
         def total(v: Expr, w: Expr) -> Expr:
             return term(v, 0) + term(w, 1) if sign > 0 else term(v, 0) - term(w, 1)
@@ -88,10 +88,10 @@ def _sum_in_floats(
     wanted = np.clip(sums.times(whole, first[:, None] + sign * second) + call.out.zero, *ends)
     rates = [q.scale / call.out.scale for q in call.given[:2]]
     more = call.out.zero - rates[0] * call.given[0].zero - sign * rates[1] * call.given[1].zero
-    found = sums.in_floats(wanted, rates[0], sign * rates[1], more, (values[0], values[1]), ends)
-    if found is None:
+    factors = sums.in_floats(wanted, rates[0], sign * rates[1], more, (values[0], values[1]), ends)
+    if factors is None:
         return None
-    a, b, c = (const(n, F32) for n in (found.first, found.second, found.more))
+    a, b, c = (const(n, F32) for n in (factors.first, factors.second, factors.more))
 
     def total(v: Expr, w: Expr) -> Expr:
         real = cast(F32, v) * a + (cast(F32, w) * b + c)

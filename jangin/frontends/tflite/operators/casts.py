@@ -36,8 +36,8 @@ def _saturated(v: Expr, dtype: DType) -> Expr:
     real = cast(F64, v)
     below, above = real < least, intrinsic("not", real < beyond)
     inside = select(lor(below, above), const(0.0, F64), real)
-    found = select(above, const(high, dtype), cast(dtype, inside))
-    return select(below, const(low, dtype), found)
+    number = select(above, const(high, dtype), cast(dtype, inside))
+    return select(below, const(low, dtype), number)
 
 
 @lowers("QUANTIZE")

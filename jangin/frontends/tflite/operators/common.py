@@ -73,14 +73,14 @@ class Call:
 
     def x(self, i: int = 0) -> Tensor:
         """Return input number `i`. Raises CompileError if it isn't a tensor."""
-        found = self.inputs[i] if i < len(self.inputs) else None
-        if not isinstance(found, Tensor):
+        tensor = self.inputs[i] if i < len(self.inputs) else None
+        if not isinstance(tensor, Tensor):
             raise CompileError(f"input {i} must be a tensor")
-        return found
+        return tensor
 
     def optional(self, i: int) -> Tensor | None:
-        found = self.inputs[i] if i < len(self.inputs) else None
-        return found if isinstance(found, Tensor) else None
+        tensor = self.inputs[i] if i < len(self.inputs) else None
+        return tensor if isinstance(tensor, Tensor) else None
 
     def integers(self, i: int) -> list[int]:
         """Return the elements of a constant input as ints. Raises CompileError if it isn't constant."""
@@ -186,20 +186,20 @@ class Factors:
         there is only one factor. `reach` is the largest absolute value of these numbers. The operands can
         only include `zero` if it is finite. With `up`, negative numbers may give any result that isn't above
         0."""
-        found = [Multiplier.of(f, once, long) for f in factors]
-        below_one = all(m.shift <= 0 for m in found) and not long
+        multipliers = [Multiplier.of(f, once, long) for f in factors]
+        below_one = all(m.shift <= 0 for m in multipliers) and not long
         rows: Sequence[tuple[int, ...]]
-        if below_one and reach < math.inf and (made := _near(found, reach, zero, up)) is not None:
-            rows, zero = made
+        if below_one and reach < math.inf and (rescaling := _near(multipliers, reach, zero, up)) is not None:
+            rows, zero = rescaling
             dtype = I32
         else:
-            short = below_one and not once and (narrow or len(found) > 1)
-            rows, zero = [*map(_short_parts if short else _parts, found)], 0
+            short = below_one and not once and (narrow or len(multipliers) > 1)
+            rows, zero = [*map(_short_parts if short else _parts, multipliers)], 0
             dtype = I32 if short else I64
         columns = [*zip(*rows, strict=True)]
-        if len(found) == 1:
+        if len(multipliers) == 1:
             return cls(tuple(const(v, dtype) for (v,) in columns), zero)
-        shape = [len(found) if i == axis else 1 for i in range(rank)]
+        shape = [len(multipliers) if i == axis else 1 for i in range(rank)]
         return cls(
             tuple(
                 const(c[0], dtype) if len(set(c)) == 1 else b.const(np.array(c, dtype.numpy).reshape(shape))

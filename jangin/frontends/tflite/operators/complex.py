@@ -31,8 +31,8 @@ def _part(call: Call, i: int, part: int) -> Tensor:
 def of_complex(name: str, lower: Lowering, call: Call) -> Tensor:
     """Lower an operator with complex inputs or results. Raises CompileError if this isn't supported."""
     if name in OWN:
-        made: Tensor = OWN[name](call)
-        return made
+        tensor: Tensor = OWN[name](call)
+        return tensor
     if name not in MOVES:
         raise CompileError("of complex numbers it is not supported")
     parts = []

@@ -102,13 +102,13 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
         raise CompileError(f"the filters {w} and the channels of {x} must be known")
     strides, dilations = _strides(call)
     pads = _pads(call, x, kernel, strides, dilations)
-    given = {"strides": strides, "dilations": dilations, "pads": pads, "groups": count[0]}
+    kwargs = {"strides": strides, "dilations": dilations, "pads": pads, "groups": count[0]}
     b = call.b
     if hybrid.is_hybrid(call, x, w):
         w = b.cast(w, I8)
 
         def summed(q: Tensor, zero: Tensor | None) -> Tensor:
-            return channels_last(b, integer_conv(b, q, w, zero, **given))  # type: ignore[arg-type]
+            return channels_last(b, integer_conv(b, q, w, zero, **kwargs))  # type: ignore[arg-type]
 
         scales = call.given[1].scales
         y = hybrid.multiplied(call, x, [1, 2, 3], scales is not None and scales.size > 1, summed)
@@ -117,15 +117,15 @@ def _convolved(call: Call, x: Tensor, w: Tensor, groups: Expr) -> Tensor:
     if not call.is_integer:
         w = _float_weights(w)
         bias = call.optional(2)
-        y = neutral.conv(b, b.cast(x, F32), b.cast(w, F32), bias, **given)  # type: ignore[arg-type]
+        y = neutral.conv(b, b.cast(x, F32), b.cast(w, F32), bias, **kwargs)  # type: ignore[arg-type]
         return activated(call, channels_last(b, y))
     zeros = _zero(b, call.given[0], x), _zero(b, call.given[1], w)
     if x.dtype is I16:  # i32 may not hold the sums of 16 bits, but f64 holds them exactly
         if zeros != (None, None):
             raise CompileError("16-bit activations have no zero points")
-        sums = neutral.conv(b, b.cast(x, F64), b.cast(w, F64), None, **given)  # type: ignore[arg-type]
+        sums = neutral.conv(b, b.cast(x, F64), b.cast(w, F64), None, **kwargs)  # type: ignore[arg-type]
         return _scaled(call, channels_last(b, sums), call.optional(2))
-    sums = integer_conv(b, x, w, *zeros, **given)  # type: ignore[arg-type]
+    sums = integer_conv(b, x, w, *zeros, **kwargs)  # type: ignore[arg-type]
     return _scaled(call, channels_last(b, sums), call.optional(2))
 
 
@@ -165,9 +165,9 @@ def _scaled(
     factors = [x * float(s) / y for s in scales]
     up, narrow, zero = once or is_rounded_up(call), sums.dtype is I32, call.out.zero
     reach = _reach(b, sums, call.x(operands[1]), bias)
-    given = {"once": once, "long": long, "up": up, "narrow": narrow, "reach": reach, "zero": zero}
-    made = Factors.of(b, factors, sums.rank - 1, sums.rank, **given)  # type: ignore[arg-type]
-    return requantized(call, sums, made)
+    kwargs = {"once": once, "long": long, "up": up, "narrow": narrow, "reach": reach, "zero": zero}
+    multipliers = Factors.of(b, factors, sums.rank - 1, sums.rank, **kwargs)  # type: ignore[arg-type]
+    return requantized(call, sums, multipliers)
 
 
 def _reach(b: Builder, sums: Tensor, weights: Tensor, bias: Tensor | None) -> float:
@@ -308,8 +308,8 @@ def average_pool_2d(call: Call) -> Tensor:
     pads = static_shape(window.pads)
     if pads is None:
         raise CompileError(f"an average of windows over {x}: fix its sizes with shapes=")
-    given = {"kernel": window.kernel, "strides": window.strides, "dilations": window.dilations}
-    whole = {**given, "pads": pads, "extents": window.extents, "layout": "first"}
+    kwargs = {"kernel": window.kernel, "strides": window.strides, "dilations": window.dilations}
+    whole = {**kwargs, "pads": pads, "extents": window.extents, "layout": "first"}
     sums = b.pool(b.cast(x, I32), combiner="sum", **whole)  # type: ignore[arg-type]
     most = math.prod(window.kernel)
     if any(pads):

@@ -47,21 +47,21 @@ def options(name: str, data: bytes) -> dict[str, Any]:
     Damaged options raise CompileError or the decoder's error."""
     if name in FIELDS:
         fields = FIELDS[name]
-        made = dict(zip(fields, struct.unpack_from(f"<{len(fields)}i", data), strict=True))
-        if made["padding"] not in PADDINGS or min(v for k, v in made.items() if k in POOL[1:5]) < 1:
-            raise CompileError(f"{name} has options that can't be: {made}")
-        return {**made, "padding": PADDINGS[made["padding"]]}
+        settings = dict(zip(fields, struct.unpack_from(f"<{len(fields)}i", data), strict=True))
+        if settings["padding"] not in PADDINGS or min(v for k, v in settings.items() if k in POOL[1:5]) < 1:
+            raise CompileError(f"{name} has options that can't be: {settings}")
+        return {**settings, "padding": PADDINGS[settings["padding"]]}
     if name != "TFLite_Detection_PostProcess":
         return {"custom_options": np.frombuffer(data, np.uint8)}
     from flatbuffers import flexbuffers
 
-    found = flexbuffers.Loads(data)
-    numbers = {k: found.get(k) for k in (*COUNTS, *SCALES, *THRESHOLDS)}
+    entries = flexbuffers.Loads(data)
+    numbers = {k: entries.get(k) for k in (*COUNTS, *SCALES, *THRESHOLDS)}
     for key, value in numbers.items():
         least = 1 if key in COUNTS else 0 if key in THRESHOLDS else 1e-30
         if not isinstance(value, int if key in COUNTS else (int, float)) or not least <= value < 1 << 20:
             raise CompileError(f"{name} has the option {key} = {value}")
-    regular, per = found.get("use_regular_nms", False), found.get("detections_per_class", 100)
+    regular, per = entries.get("use_regular_nms", False), entries.get("detections_per_class", 100)
     return {**numbers, "use_regular_nms": bool(regular), "detections_per_class": max(1, int(per))}
 
 
@@ -116,12 +116,12 @@ def max_unpooling(c: Call) -> Tensor:
     if sizes is None:
         raise CompileError(f"unpooling {x} needs known sizes: fix them with shapes=")
     kernel, strides = (o["filter_height"], o["filter_width"]), (o["stride_h"], o["stride_w"])
-    made: list[int] = [n * k for n, k in zip(sizes[1:3], kernel, strict=True)]
+    extents: list[int] = [n * k for n, k in zip(sizes[1:3], kernel, strict=True)]
     offsets = [
         max(0, ((n - 1) * s + k - m) // 2)
-        for n, s, k, m in zip(sizes[1:3], strides, kernel, made, strict=True)
+        for n, s, k, m in zip(sizes[1:3], strides, kernel, extents, strict=True)
     ]
-    shape = (sizes[0], *made, sizes[3])
+    shape = (sizes[0], *extents, sizes[3])
 
     def target(bufs: Sequence[Buffer], n: Expr, y: Expr, x: Expr, channel: Expr) -> Expr:
         at = cast(I64, bufs[0][n, y, x, channel])
@@ -212,17 +212,19 @@ def detections(c: Call) -> tuple[Tensor, ...]:
 
     def rows(table: Tensor) -> Tensor:
         """Return the table's rows of the boxes found, [most * per, ...], with one row for each class."""
-        found = b.gather(b.reshape(table, table.shape[1:]), at, 0)
+        gathered = b.gather(b.reshape(table, table.shape[1:]), at, 0)
         return b.map(
-            lambda v, f: select(f, cast(F32, v), const(0.0, F32)), found, b.reshape(there, [*there.shape, 1])
+            lambda v, f: select(f, cast(F32, v), const(0.0, F32)),
+            gathered,
+            b.reshape(there, [*there.shape, 1]),
         )
 
     near = b.expand(b.reshape(boxes, [1, count, 1, 4]), [1, count, per, 4])
     held = min(most, count) * per
     corners = b.reshape(rows(b.reshape(near, [1, count, per * 4])), [held, 4])
-    given = [b.reshape(rows(t), [held]) for t in (labels, values)]
-    found = b.reduce("sum", b.cast(there, F32), [0], True)
-    return (*(_filled(b, t, most * per) for t in (corners, *given)), found)
+    columns = [b.reshape(rows(t), [held]) for t in (labels, values)]
+    total = b.reduce("sum", b.cast(there, F32), [0], True)
+    return (*(_filled(b, t, most * per) for t in (corners, *columns)), total)
 
 
 def _corners(c: Call) -> Tensor:
@@ -269,17 +271,17 @@ def _each_class(c: Call, boxes: Tensor, scores: Tensor, per: int) -> tuple[Tenso
     absent = const(-math.inf, F32)
     own = b.map(lambda v, f: select(f, v, absent), own, b.reshape(there, [classes * per]))
     values, which = top_k(b, own, const(min(most, classes * per)), axis=0)
-    found = b.map(lambda v: v > absent, values)
+    mask = b.map(lambda v: v > absent, values)
     near = b.gather(b.reshape(boxes, [count, 4]), b.gather(flat, which, 0), 0)
 
     def kept(t: Tensor, fn: Callable[[Expr], Expr]) -> Tensor:
-        flags = found if t.rank == 1 else b.reshape(found, [*found.shape, 1])
+        flags = mask if t.rank == 1 else b.reshape(mask, [*mask.shape, 1])
         return _filled(b, b.map(lambda v, f: select(f, fn(v), const(0.0, F32)), t, flags), most)
 
     labels = kept(which, lambda v: cast(F32, v // per))
     return (
         kept(near, lambda v: v), labels, kept(values, lambda v: v),
-        b.reduce("sum", b.cast(found, F32), [0], True),
+        b.reduce("sum", b.cast(mask, F32), [0], True),
     )  # fmt: skip
 
 

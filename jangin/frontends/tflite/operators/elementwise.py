@@ -40,11 +40,11 @@ def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> L
     `named` has the operator's options for parameters of `body`, by the parameter."""
 
     def lower(call: Call) -> Tensor:
-        given = {k: call.options[v] for k, v in named.items()}
+        kwargs = {k: call.options[v] for k, v in named.items()}
         if table and call.is_integer:
-            return _by_table(call, lambda v: body(v, **given))
+            return _by_table(call, lambda v: body(v, **kwargs))
         call.only_floats()
-        return call.b.map(lambda v: body(v, **given), _floats(call))
+        return call.b.map(lambda v: body(v, **kwargs), _floats(call))
 
     return lower
 
@@ -148,9 +148,9 @@ def sqrt(call: Call) -> Tensor:
 
         def whole(v: Expr) -> Expr:
             real = (cast(F32, v) - float(q.zero)) * float(np.float32(q.scale))
-            found = intrinsic("floor", intrinsic("sqrt", maximum(real, 0.0)) / step) + float(out.zero)
+            root = intrinsic("floor", intrinsic("sqrt", maximum(real, 0.0)) / step) + float(out.zero)
             bottom, top = out.limits
-            return cast(q.dtype or I8, minimum(maximum(found, float(bottom)), float(top)))
+            return cast(q.dtype or I8, minimum(maximum(root, float(bottom)), float(top)))
 
         return b.map(whole, call.x())
     call.only_floats()

@@ -32,5 +32,5 @@ def scales_of(q: Quantization) -> Array:
     assert q.scales is not None
     if q.zeros is not None and q.zeros.any():
         raise CompileError("weights of 8 bits with zero points, for floats, are not supported")
-    found: Array = q.scales.astype(np.float32)
-    return found
+    scales: Array = q.scales.astype(np.float32)
+    return scales

@@ -86,13 +86,13 @@ def _looked_up(scan: Scan, name: str, v: Expr) -> tuple[Expr, Expr]:
 
 
 def _tanh(scan: Scan, name: str, v: Expr) -> Expr:
-    found, below = _looked_up(scan, name, v)
-    return select(below, -found, found)
+    entry, below = _looked_up(scan, name, v)
+    return select(below, -entry, entry)
 
 
 def _logistic(scan: Scan, v: Expr) -> Expr:
-    found, below = _looked_up(scan, "sigmoid", v)
-    return select(below, short.ONE - found, found)
+    entry, below = _looked_up(scan, "sigmoid", v)
+    return select(below, short.ONE - entry, entry)
 
 
 def _byte(v: Expr, zero: int) -> Expr:
@@ -173,8 +173,8 @@ def integer_lstm(call: Call, x: Tensor, places: Sequence[Sequence[int]]) -> tupl
         offset = offset or b.expand(b.scalar(0, I32), [size])
         tensors["r1"] = replace(blocks, gates=1).weights(b.reshape(p, [1, *p.shape]))
         tensors["offset"] = blocks.padded(b.reshape(offset, [1, size]))
-    found = scanned(b, tensors, blocks, layer, cell, tile, [size, units])
-    y, last, held = (b.reshape(t, t.shape[1:]) for t in found)
+    outputs = scanned(b, tensors, blocks, layer, cell, tile, [size, units])
+    y, last, held = (b.reshape(t, t.shape[1:]) for t in outputs)
     y = b.map(lambda v: cast(I8, v + by.state_zero), y)
     return y, b.cast(last, I8), b.cast(held, I16)
 
@@ -198,8 +198,8 @@ def _refused(call: Call, factors: Sequence[int]) -> None:
 
 def _arithmetic(call: Call, there: Sequence[int], places: Sequence[Sequence[int]]) -> Arithmetic:
     _, turned, peepholes, _, projection, _, (h, c) = places
-    given, hidden = call.given, call.between[HIDDEN]
-    scale = given[c].scale
+    inputs, hidden = call.given, call.between[HIDDEN]
+    scale = inputs[c].scale
     part, exponent = math.frexp(scale)
     power = exponent - 1
     if part != 0.5 or not POWERS[0] <= power <= POWERS[1]:
@@ -208,22 +208,22 @@ def _arithmetic(call: Call, there: Sequence[int], places: Sequence[Sequence[int]
     if call.optional(peepholes[2]) is not None:
         visible = {"input": peepholes[0], "forget": peepholes[1], "output": peepholes[2]}
         seen = {
-            g: Multiplier.of(float(np.float32(scale * given[i].scale / GATE)))
+            g: Multiplier.of(float(np.float32(scale * inputs[i].scale / GATE)))
             for g, i in visible.items()
             if call.optional(i) is not None
         }
     projected = 0.0
     if call.optional(projection[0]) is not None:
-        projected = factor_of(given[projection[0]].scale, hidden.scale, given[h].scale)
+        projected = factor_of(inputs[projection[0]].scale, hidden.scale, inputs[h].scale)
     clips = (
         (call.options.get("cell_clip", 0.0), scale, (1 << 15) - 1),
         (call.options.get("proj_clip", 0.0), call.out.scale, 127),
     )
     limit, bound = (int(min(float(np.float32(v) / np.float32(s)), most)) for v, s, most in clips)
     return Arithmetic(
-        {GATES[n]: Multiplier.of(factor_of(given[turned[n]].scale, given[h].scale, GATE)) for n in there},
+        {GATES[n]: Multiplier.of(factor_of(inputs[turned[n]].scale, inputs[h].scale, GATE)) for n in there},
         seen, Multiplier.of(float(np.float32(2.0**-15 / hidden.scale * 2.0**-15))),
-        Multiplier.of(projected), power, hidden.zero, given[h].zero, limit, bound,
+        Multiplier.of(projected), power, hidden.zero, inputs[h].zero, limit, bound,
     )  # fmt: skip
 
 

@@ -165,8 +165,8 @@ def _sliced(o: Mapping[str, Any], count: int, rank: int) -> tuple[dict[int, int]
     ellipses = [i for i in range(count) if masks[0] >> i & 1]
     if len(ellipses) > 1:
         raise CompileError(f"its slice has {len(ellipses)} ellipses, and may have one")
-    made = sum(masks[1] >> i & 1 for i in range(count) if i not in ellipses)
-    rest = rank - (count - made - len(ellipses))
+    new_count = sum(masks[1] >> i & 1 for i in range(count) if i not in ellipses)
+    rest = rank - (count - new_count - len(ellipses))
     axis, axes, gone, new = 0, dict[int, int](), set[int](), list[int]()
     for i in range(count):
         if i in ellipses:

@@ -169,12 +169,12 @@ def softly_suppressed(call: Call) -> tuple[Tensor, Tensor, Tensor]:
     sigma, lowers the scores of overlapping boxes, unless it is 0."""
     b, scores = call.b, call.x(1)
     if float(b.require_constant(call.x(5), "the sigma of soft suppression").reshape(-1)[0]):
-        found, scores = softly_chosen(
+        positions, scores = softly_chosen(
             b, call.x(), scores,
             limit=call.x(2), overlap=call.x(3), floor=call.x(4), sigma=call.x(5),
         )  # fmt: skip
-        at, there = _filled(call, found)
-        places = b.compute(I64, at.shape, [], lambda _, i: minimum(i, found.shape[0] - 1))
+        at, there = _filled(call, positions)
+        places = b.compute(I64, at.shape, [], lambda _, i: minimum(i, positions.shape[0] - 1))
         kept = b.gather(scores, places, 0)
     else:
         at, there = _suppressed(call)
@@ -189,11 +189,11 @@ def _suppressed(call: Call) -> tuple[Tensor, Tensor]:
     n = boxes.shape[0]
     bits = b.map(lambda v: v - 1, bitcast(b, call.x(3), I32))
     below = b.map(lambda v, w: select(v > 0, w, -1.0), call.x(3), bitcast(b, bits, F32))
-    found = chosen.chosen_boxes(
+    positions = chosen.chosen_boxes(
         b, b.reshape(boxes, [1, n, 4]), b.reshape(scores, [1, 1, n]),
         limit=call.x(2), overlap=below, floor=call.x(4),
     )  # fmt: skip
-    return _filled(call, b.reshape(found, [n]))
+    return _filled(call, b.reshape(positions, [n]))
 
 
 def _filled(call: Call, found: Tensor) -> tuple[Tensor, Tensor]:

@@ -76,8 +76,8 @@ def _numbers(call: Call, normal: bool) -> tuple[Tensor, Tensor]:
         radius = intrinsic("sqrt", intrinsic("log", maximum(first, 1e-7)) * -2.0)
         return radius * select(k % 2 < 1, intrinsic("sin", angle), intrinsic("cos", angle))
 
-    made = b.compute(F32, words.shape, [words], pair) if normal else b.map(_part, words)
-    flat = b.slice(b.reshape(made, [count * WORDS]), [0], [total], [1])
+    numbers = b.compute(F32, words.shape, [words], pair) if normal else b.map(_part, words)
+    flat = b.slice(b.reshape(numbers, [count * WORDS]), [0], [total], [1])
     return b.reshape(flat, shape), b.map(lambda v: v + count, before)
 
 
@@ -108,9 +108,9 @@ def multinomial(call: Call) -> tuple[Tensor, Tensor]:
     last = b.slice(sums, [0, classes - 1], [rows, 1], [1, 1])
     wanted = b.map(lambda v, s: v * s, drawn_at, b.reshape(last, [rows, 1, 1]))
     passed = b.map(lambda s, v: cast(I64, s <= v), b.reshape(sums, [rows, 1, classes]), wanted)
-    found = b.cast(b.reduce("sum", passed, [2]), call.out.dtype or I64)
+    picks = b.cast(b.reduce("sum", passed, [2]), call.out.dtype or I64)
     counted = rows * (ceil_div(draws, 4) * 4) * 512
-    return found, b.map(lambda v: v + counted, before)
+    return picks, b.map(lambda v: v + counted, before)
 
 
 @lowers("STABLEHLO_RNG_BIT_GENERATOR")
@@ -130,15 +130,17 @@ def bits(call: Call) -> tuple[Tensor, Tensor]:
         key, number = halves(bufs[0][const(0),]), halves(bufs[0][const(1),] + cast(U64, i))
         return threefry(key, number) if quick else philox(key, (*number, *halves(bufs[0][const(upper),])))
 
-    found = b.reshape(drawn(b, [state], count, words, made), [count * words])
-    found = b.slice(found, [0], [total], [1])
+    random_bits = b.reshape(drawn(b, [state], count, words, made), [count * words])
+    random_bits = b.slice(random_bits, [0], [total], [1])
     assert out.dtype is not None
     if wide:
-        found = b.node(Reshape((product(shape),), out.dtype), [b.reshape(found, [product(shape), 2])])
+        random_bits = b.node(
+            Reshape((product(shape),), out.dtype), [b.reshape(random_bits, [product(shape), 2])]
+        )
     elif out.dtype is not U32:
-        found = bitcast(b, found, out.dtype)
+        random_bits = bitcast(b, random_bits, out.dtype)
 
     def later(bufs: Sequence[Buffer], i: Expr) -> Expr:
         return bufs[0][i] + select(i >= 1, select(i < 2, cast(U64, count), const(0, U64)), const(0, U64))
 
-    return b.compute(U64, state.shape, [state], later), b.reshape(found, shape)
+    return b.compute(U64, state.shape, [state], later), b.reshape(random_bits, shape)

@@ -90,13 +90,13 @@ def _levels(call: Call) -> RowLevels:
 
 def _scales(call: Call, places: Sequence[int]) -> Array:
     """Return the scales of all rows of the weights at these positions, [1, rows]."""
-    found = []
+    scales = []
     for i in places:
         rows = static_shape(call.x(i).shape)
         if rows is None:
             raise CompileError(f"the shape of the weights {call.x(i)} must be known")
-        found.append(np.broadcast_to(hybrid.scales_of(call.given[i]), rows[:1]))
-    return np.concatenate(found)[None]
+        scales.append(np.broadcast_to(hybrid.scales_of(call.given[i]), rows[:1]))
+    return np.concatenate(scales)[None]
 
 
 def _steps_first(call: Call, x: Tensor) -> Tensor:
@@ -146,8 +146,8 @@ def both_ways_rnn(call: Call) -> tuple[Tensor, ...]:
     _floats(call)
     _no_auxiliary(call, range(9, 12))
     x = _steps_first(call, call.x())
-    found = [_rnn(call, x, places, bool(n)) for n, places in enumerate((range(1, 5), range(5, 9)))]
-    return *_merged(call, [y for y, _ in found]), *(last for _, last in found)
+    directions = [_rnn(call, x, places, bool(n)) for n, places in enumerate((range(1, 5), range(5, 9)))]
+    return *_merged(call, [y for y, _ in directions]), *(last for _, last in directions)
 
 
 def _no_auxiliary(call: Call, places: Sequence[int]) -> None:
@@ -178,9 +178,9 @@ def both_ways_lstm(call: Call) -> tuple[Tensor, ...]:
     _floats(call)
     _no_auxiliary(call, range(39, 48))
     x = _steps_first(call, call.x())
-    found = [_lstm(call, x, places, bool(n)) for n, places in enumerate(BOTH_INPUTS)]
-    states = [state for _, *states in found for state in states]
-    return *_merged(call, [y for y, *_ in found]), *states
+    directions = [_lstm(call, x, places, bool(n)) for n, places in enumerate(BOTH_INPUTS)]
+    states = [state for _, *states in directions for state in states]
+    return *_merged(call, [y for y, *_ in directions]), *states
 
 
 @lowers("LSTM")
@@ -252,9 +252,13 @@ def _lstm(
     squash = _function(call)
     whole = [_tupled(b, b.concat([t for t in group if t is not None], 0)) for group in (w, r)]
     layer = Layer(x, whole[0], whole[1], both, None, (backward,), [[sigmoid, squash, squash]], **more)
-    given: dict[str, Any] = {"gates": GATES, "peepholes": seen, "limit": call.options.get("cell_clip", 0.0)}
-    given |= {"h": _tupled(b, h), "c": _tupled(b, c)}
-    y, *last = _run(call, layer, places[4], given)
+    settings: dict[str, Any] = {
+        "gates": GATES,
+        "peepholes": seen,
+        "limit": call.options.get("cell_clip", 0.0),
+    }
+    settings |= {"h": _tupled(b, h), "c": _tupled(b, c)}
+    y, *last = _run(call, layer, places[4], settings)
     return tuple(b.reshape(t, t.shape[1:]) for t in (y, *last))  # type: ignore[return-value]
 
 
@@ -295,8 +299,8 @@ def svdf(call: Call) -> tuple[Tensor, Tensor]:
     rank, batch = call.options["rank"], x.shape[0]
     before = b.reshape(state, [batch, filters, memory])
     later = b.slice(before, [0, 0, 1], [batch, filters, memory - 1], [1, 1, 1])
-    found = _features(call, features)
-    now = b.concat([later, b.reshape(found, [batch, filters, 1])], 2)
+    projection = _features(call, features)
+    now = b.concat([later, b.reshape(projection, [batch, filters, 1])], 2)
     sums = b.reduce("sum", b.map(_product if call.is_integer else mul, now, times), [2])
     units = b.reduce("sum", b.reshape(sums, [batch, filters // rank, rank]), [2])
     bias = call.optional(3)

@@ -66,8 +66,8 @@ def _integer_mean(c: Call, axes: tuple[int, ...], keeps: bool, mean: bool) -> Te
     low, high = limits(c, 0)
     dtype = c.out.dtype
     assert dtype is not None
-    given = constants(m)
-    return c.b.map(lambda v: stored(rescaled(v, *given), c.out.zero, low, high, dtype), total)
+    numbers = constants(m)
+    return c.b.map(lambda v: stored(rescaled(v, *numbers), c.out.zero, low, high, dtype), total)
 
 
 REDUCTIONS = Table({

@@ -90,13 +90,13 @@ def gather(call: Call) -> Tensor:
 
     def element(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         inner, outer = _split(index, windows)
-        found = []
+        coords = []
         for axis, (d, n) in enumerate(zip(x.shape, o["slice_sizes"], strict=True)):
             start, offset = _place(
                 bufs[1], axis, vector, _along(x.rank, inner, gone), outer, o["start_index_map"]
             )
-            found.append(offset if start is None else maximum(minimum(start, d - n), 0) + offset)
-        return bufs[0][tuple(found)]
+            coords.append(offset if start is None else maximum(minimum(start, d - n), 0) + offset)
+        return bufs[0][tuple(coords)]
 
     return b.compute(x.dtype, shape, [x, at], element)
 
@@ -177,8 +177,8 @@ def _windows(
         steps = zip(index, strides, k, dilations, strict=True)
         return bufs[0][tuple(i * s + n * d for i, s, n, d in steps)]
 
-    found = b.reduction(x.dtype, shape, [const(n) for n in sizes], kind, [x], element)
-    return b.map(COMBINERS[kind], found, b.reshape(call.x(1), []))
+    reduced = b.reduction(x.dtype, shape, [const(n) for n in sizes], kind, [x], element)
+    return b.map(COMBINERS[kind], reduced, b.reshape(call.x(1), []))
 
 
 COMBINED = ("sum", "mean", "sqrtn")
@@ -203,10 +203,10 @@ def embedding_lookup_sparse(call: Call) -> Tensor:
     whole = b.cast(at, I64)
 
     def place(bufs: Sequence[Buffer], i: Expr) -> Expr:
-        found: Expr = const(0)
+        position: Expr = const(0)
         for axis, d in enumerate(sizes):
-            found = found * d + bufs[0][i, axis]
-        return found
+            position = position * d + bufs[0][i, axis]
+        return position
 
     places = b.reshape(b.compute(I64, [count], [whole], place), [count, 1])
     total = product(sizes)
@@ -215,7 +215,7 @@ def embedding_lookup_sparse(call: Call) -> Tensor:
         zeros = b.expand(b.scalar(0, values.dtype), [total, *values.shape[1:]])
         return scatter_nd(b, zeros, places, values, reduction="add")
 
-    found = summed(terms)
+    sums = summed(terms)
     if kind != "sum":
         squares = kind == "sqrtn"
         parts = b.map(lambda w: w * w, weights) if squares else weights
@@ -225,5 +225,5 @@ def embedding_lookup_sparse(call: Call) -> Tensor:
         def divided(v: Expr, s: Expr, n: Expr) -> Expr:
             return select(n > 0, v / (intrinsic("sqrt", s) if squares else s), 0.0)
 
-        found = b.map(divided, found, share, there)
-    return b.reshape(found, [*sizes, *table.shape[1:]])
+        sums = b.map(divided, sums, share, there)
+    return b.reshape(sums, [*sizes, *table.shape[1:]])

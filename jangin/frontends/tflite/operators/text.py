@@ -27,8 +27,8 @@ def find(call: Call) -> Item:
     text = isinstance(default, str)
     result = tensor_type(STRING if text else I64, type_of(x).shape)
     attrs = {"keys": keys, "values": values, "default": default, "dtype": "object" if text else "int64"}
-    (found,) = host(call.b, "LabelEncoder", [x], [result], attrs)
-    return found  # type: ignore[no-any-return]
+    (item,) = host(call.b, "LabelEncoder", [x], [result], attrs)
+    return item  # type: ignore[no-any-return]
 
 
 @lowers("HASHTABLE_SIZE")
@@ -45,8 +45,8 @@ def skip_gram(call: Call) -> Item:
     x = call.inputs[0]
     if not isinstance(x, NonTensor):
         raise CompileError("SKIP_GRAM takes text")
-    (found,) = host(call.b, "SkipGram", [x], [tensor_type(STRING, (call.b.symbol(),))], attrs)
-    return found  # type: ignore[no-any-return]
+    (groups,) = host(call.b, "SkipGram", [x], [tensor_type(STRING, (call.b.symbol(),))], attrs)
+    return groups  # type: ignore[no-any-return]
 
 
 # -- hashes --------------------------------------------------------------------------------------
@@ -97,10 +97,10 @@ def lsh_projection(call: Call) -> Tensor:
         first = binary("or", cast(U64, seed), binary("shl", last, _u64(32)))
         return cast(F64, cast(I64, fingerprint(first, last if each == 8 else first, 4 + each)))
 
-    found, weights = b.map(hashed, starts, words), call.optional(2)
+    hashes, weights = b.map(hashed, starts, words), call.optional(2)
     if weights is not None:
-        found = b.map(lambda v, w: v * cast(F64, w), found, weights)
-    flags = b.map(lambda v: cast(I32, v > 0.0), b.reduce("sum", found, [1]))
+        hashes = b.map(lambda v, w: v * cast(F64, w), hashes, weights)
+    flags = b.map(lambda v: cast(I32, v > 0.0), b.reduce("sum", hashes, [1]))
     if call.options["type"] == DENSE:
         return flags
     apart = b.reshape(flags, [functions, bits])

@@ -93,13 +93,13 @@ def table_of(fn: Callable[[float], float], low: float, high: float) -> Array:
     in `sigmoid_table`, by integers."""
     step = (high - low) / 512
     exact = [fn(low + step * i / 2) * 32768 for i in range(1025)]
-    found = []
+    entries = []
     for i in range(512):
         before, middle, after = exact[2 * i : 2 * i + 3]
         start = fixed.rounded(before)
         missed = fixed.rounded((after + start) / 2) - fixed.rounded(middle)
-        found.append(start - fixed.rounded(missed / 2))
-    return np.clip(np.array([*found, fixed.rounded(exact[-1])], np.int64), -(1 << 15), (1 << 15) - 1)
+        entries.append(start - fixed.rounded(missed / 2))
+    return np.clip(np.array([*entries, fixed.rounded(exact[-1])], np.int64), -(1 << 15), (1 << 15) - 1)
 
 
 def tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
@@ -120,14 +120,14 @@ def tabulated(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
         missed = _away((ends[1:] + whole) / np.float32(2)) - _away(middles)
         table = np.append(whole - _away(missed / np.float32(2)), _away(last))
     limits = np.iinfo(np.int16)
-    found = _looked_up(call, np.clip(table, limits.min, limits.max).astype(np.int64), call.x())
-    return b.cast(found, I16)
+    numbers = _looked_up(call, np.clip(table, limits.min, limits.max).astype(np.int64), call.x())
+    return b.cast(numbers, I16)
 
 
 def _away(v: Array) -> Array:
     """Return the nearest integers. Halves are rounded away from 0."""
-    found: Array = np.copysign(np.floor(np.abs(v) + np.float32(0.5)), v)
-    return found
+    integers: Array = np.copysign(np.floor(np.abs(v) + np.float32(0.5)), v)
+    return integers
 
 
 def _looked_up(call: Call, table: Array, x: Tensor) -> Tensor:

@@ -41,8 +41,8 @@ def _masked(
     pairs = list(zip(operands.items(), mask, strict=True))
     by = {name: x for (name, x), asked in pairs if asked}
     rest = {name: x for (name, x), asked in pairs if not asked}
-    found = _gradients(b, forward, g, by, **rest, **given)
-    return [found.get(name) for name in operands]
+    grads = _gradients(b, forward, g, by, **rest, **given)
+    return [grads.get(name) for name in operands]
 
 
 def _backward(forward: Lowering, sized: int = 0) -> Lowering:
@@ -83,10 +83,10 @@ def convolution_backward(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Return the gradients of the input, the weights and the bias, each if `output_mask` asks for it."""
     operands = {"input": input, "weight": weight}
-    found = _masked(b, convolution, grad_output, output_mask[:2], operands, **given)
+    grads = _masked(b, convolution, grad_output, output_mask[:2], operands, **given)
     channels = input.rank - weight.rank + 1
     others = [i for i in range(grad_output.rank) if i != channels]
-    return *found, b.reduce("sum", grad_output, others) if output_mask[2] else None
+    return *grads, b.reduce("sum", grad_output, others) if output_mask[2] else None
 
 
 @lowers("grid_sampler_2d_backward", "grid_sampler_3d_backward")

@@ -79,8 +79,8 @@ def axes_given(dim: Any, rank: int) -> tuple[int, ...]:
     axes."""
     if dim is None or dim == []:
         return tuple(range(rank))
-    given = dim if isinstance(dim, (list, tuple)) else [dim]
-    return tuple(d % max(rank, 1) for d in given) if rank else ()
+    dims = dim if isinstance(dim, (list, tuple)) else [dim]
+    return tuple(d % max(rank, 1) for d in dims) if rank else ()
 
 
 def size(x: ExprLike) -> Expr:

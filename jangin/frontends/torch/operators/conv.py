@@ -175,12 +175,12 @@ def adaptive_max_pool(
 
     def place(bufs: Sequence[Buffer], *index: Expr) -> Expr:
         rest: Expr = bufs[0][index]
-        found: Expr = const(0)
+        position: Expr = const(0)
         step: Expr = const(1)
         for axis in reversed(range(rank)):
-            found = found + bufs[1 + axis][rest % taken[axis]] * step
+            position = position + bufs[1 + axis][rest % taken[axis]] * step
             rest, step = rest // taken[axis], step * true[axis]
-        return found
+        return position
 
     return b.reshape(best, out.shape), b.reshape(b.compute(I64, at.shape, [at, *tables], place), out.shape)
 

@@ -53,16 +53,16 @@ Indices = Sequence[Tensor | None]
 def _by_number(b: Builder, indices: Indices) -> list[Tensor | None]:
     """Replace each mask among the indices by the positions of its true elements. A mask then becomes several
     indices, one for each of its axes."""
-    found: list[Tensor | None] = []
+    positions: list[Tensor | None] = []
     for index in indices:
         if index is None or (index.dtype.is_int and index.dtype.name != "u8"):
-            found.append(index)
+            positions.append(index)
             continue
         places = non_zero(b, index)
         rows = range(index.rank)
         count = places.shape[1]
-        found += [b.reshape(b.slice(places, [n, 0], [1, count], [1, 1]), [count]) for n in rows]
-    return found
+        positions += [b.reshape(b.slice(places, [n, 0], [1, count], [1, 1]), [count]) for n in rows]
+    return positions
 
 
 def _arranged(b: Builder, self: Tensor, indices: Indices) -> tuple[list[int], Tensor, Shape, int]:
@@ -70,11 +70,11 @@ def _arranged(b: Builder, self: Tensor, indices: Indices) -> tuple[list[int], Te
 
     They are the order of `self`'s axes with the indexed axes first, the index tuples along a last axis, and
     the indices' broadcast shape. The last one is the number of axes that precede this shape in a result."""
-    found = _by_number(b, indices)
-    at = [i for i, t in enumerate(found) if t is not None]
-    given = [t for t in found if t is not None]
-    shape = broadcast(*(t.shape for t in given))
-    columns = [b.reshape(b.expand(b.cast(t, I64), shape), (*shape, const(1))) for t in given]
+    positions = _by_number(b, indices)
+    at = [i for i, t in enumerate(positions) if t is not None]
+    tensors = [t for t in positions if t is not None]
+    shape = broadcast(*(t.shape for t in tensors))
+    columns = [b.reshape(b.expand(b.cast(t, I64), shape), (*shape, const(1))) for t in tensors]
     neighbours = at == list(range(at[0], at[-1] + 1))
     order = [*at, *(i for i in range(self.rank) if i not in at)]
     return order, b.concat(columns, len(shape)), shape, at[0] if neighbours else 0
@@ -102,9 +102,9 @@ def index_put(
     b: Builder, out: Result, self: Tensor, indices: Indices, values: Tensor, accumulate: bool = False
 ) -> Tensor:
     """Return `self` with values written at the positions that `index` would read."""
-    given = [t for t in indices if t is not None]
-    if len(given) == 1 and given[0].dtype is BOOL and not values.rank and not accumulate:
-        mask = given[0]
+    tensors = [t for t in indices if t is not None]
+    if len(tensors) == 1 and tensors[0].dtype is BOOL and not values.rank and not accumulate:
+        mask = tensors[0]
         place = next(i for i, t in enumerate(indices) if t is not None)
         after = self.rank - place - mask.rank
         return where(b, b.reshape(mask, (*mask.shape, *[const(1)] * after)), b.cast(values, self.dtype), self)

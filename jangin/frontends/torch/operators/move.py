@@ -252,9 +252,9 @@ def as_strided_scatter(
         places = places[..., None] + np.arange(int(n)) * int(step)  # type: ignore[arg-type]
     whose = np.full(math.prod(shape), -1, np.int64)
     whose[places.reshape(-1)] = np.arange(places.size)
-    given = b.gather(b.reshape(src, [places.size]), b.const(np.maximum(whose, 0)), 0)
+    values = b.gather(b.reshape(src, [places.size]), b.const(np.maximum(whose, 0)), 0)
     kept = b.reshape(lying, [whose.size])
-    y = b.map(lambda v, w, i: select(i < 0, v, w), kept, given, b.const(whose))
+    y = b.map(lambda v, w, i: select(i < 0, v, w), kept, values, b.const(whose))
     return b.transpose(b.reshape(y, shape), [axes.index(i) for i in range(self.rank)])
 
 

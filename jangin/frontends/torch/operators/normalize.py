@@ -126,8 +126,8 @@ def batch_norm_functional(
     updated with is the unbiased one of the batch. Without training, they are unchanged."""
     if not training:
         first = Result(out.all[:3], out.wanted[:3], out.common)
-        given = (momentum, training, weight, bias, running_mean, running_var)
-        return *batch_norm(b, first, input, eps, *given), running_mean, running_var
+        arguments = (momentum, training, weight, bias, running_mean, running_var)
+        return *batch_norm(b, first, input, eps, *arguments), running_mean, running_var
     channels = input.shape[1]
     scale = weight if weight is not None else _ones(b, input, channels)
     shift = bias if bias is not None else b.expand(b.scalar(0, input.dtype), [channels])

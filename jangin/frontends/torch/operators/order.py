@@ -57,8 +57,8 @@ def kthvalue(
         return self, b.scalar(0, I64)
     axis, count = dim % self.rank, size(k)
     values, at = _best(b, self, count, axis, False)
-    found = (_entry(b, t, axis, count - 1) for t in (values, at))
-    value, place = (b.reshape(t, s) for t, (_, s) in zip(found, out.all, strict=True))
+    entries = (_entry(b, t, axis, count - 1) for t in (values, at))
+    value, place = (b.reshape(t, s) for t, (_, s) in zip(entries, out.all, strict=True))
     return value, place
 
 

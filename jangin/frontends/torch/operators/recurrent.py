@@ -43,16 +43,16 @@ def _stacked(
     x = b.transpose(input, [1, 0, 2]) if batch_first else input
     last: list[tuple[Tensor, ...]] = []
     for layer in range(num_layers):
-        given = [params[n * each :][:each] for n in range(layer * directions, (layer + 1) * directions)]
-        w, r = (_joined(b, [g[k] for g in given]) for k in (0, 1))
+        weights = [params[n * each :][:each] for n in range(layer * directions, (layer + 1) * directions)]
+        w, r = (_joined(b, [g[k] for g in weights]) for k in (0, 1))
         bias = None
         if has_biases:
-            flat = _joined(b, [t for g in given for t in g[2:4]])
+            flat = _joined(b, [t for g in weights for t in g[2:4]])
             bias = b.reshape(flat, [directions, 2, gates, w.shape[1] // gates])
         backward = (False, True)[:directions]
         first = {name: _rows(b, t, layer * directions, directions) for name, t in states.items()}
         if projected:
-            first["projection"] = _joined(b, [g[-1] for g in given])
+            first["projection"] = _joined(b, [g[-1] for g in weights])
         y, *ends = run(b, neutral.Layer(x, w, r, bias, backward=backward), **first)
         y = b.transpose(y, [1, 2, 0, 3])
         x = b.reshape(y, [x.shape[0], x.shape[1], directions * r.shape[2]])

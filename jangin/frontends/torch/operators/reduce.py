@@ -103,8 +103,8 @@ def var(
     minus `correction` (1 by default)."""
     less = correction if isinstance(correction, (int, float)) else float(unbiased)
     axes = axes_given(dim, self.rank)
-    found = moments(b, self, axes)
-    total = b.reduce("sum", b.map(lambda v: v * v, found.centred), axes, keepdim)
+    stats = moments(b, self, axes)
+    total = b.reduce("sum", b.map(lambda v: v * v, stats.centred), axes, keepdim)
     count = simplify(product(self.shape[a] for a in axes), b.symbols)
 
     def mean(v: Any) -> Any:
@@ -115,7 +115,7 @@ def var(
     spread = b.map(mean, total)
     if len(out.all) == 1:
         return spread
-    return spread, b.cast(b.reshape(found.mean, out.all[1][1]), out.dtype)
+    return spread, b.cast(b.reshape(stats.mean, out.all[1][1]), out.dtype)
 
 
 @lowers("cumsum")

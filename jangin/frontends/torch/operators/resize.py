@@ -19,9 +19,9 @@ def _lines(b: Builder, x: Tensor, out: Result, rank: int, scales: Sequence[float
     """Return how the spatial axes are resized: by their scales if all are given, else by the sizes of the
     result."""
     axes = range(x.rank - rank, x.rank)
-    given = [s for s in scales if s is not None]
-    if len(given) == rank:
-        return scaled_lines(b, x, axes, given)
+    factors = [s for s in scales if s is not None]
+    if len(factors) == rank:
+        return scaled_lines(b, x, axes, factors)
     return sized_lines(b, x, axes, [size(out.shape[a]) for a in axes])
 
 

@@ -20,8 +20,8 @@ def _size(b: Builder, out: Result, self: Tensor, axis: int) -> Tensor:
 
 def _item(b: Builder, out: Result, self: Tensor) -> Tensor:
     """Return a number that the run computes and that is used as a size."""
-    found = b.require_sizes(b.reshape(b.cast(self, I64), [1]), "a size")
-    return b.reshape(b.sizes(found), ())
+    sizes = b.require_sizes(b.reshape(b.cast(self, I64), [1]), "a size")
+    return b.reshape(b.sizes(sizes), ())
 
 
 SIZES = Table({"torch.sizes": _sizes, "torch.size": _size, "torch.item": _item})

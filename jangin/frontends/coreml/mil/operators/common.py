@@ -64,8 +64,8 @@ class Call:
 
     def optional(self, name: str) -> Tensor | None:
         self.asked.add(name)
-        found = self.given.get(name)
-        return found[0] if found else None
+        tensors = self.given.get(name)
+        return tensors[0] if tensors else None
 
     def several(self, name: str) -> list[Tensor]:
         self.asked.add(name)
@@ -87,10 +87,10 @@ class Call:
     def numbers(self, name: str, default: Sequence[float] | None = None) -> list[Any]:
         """Return the elements of a constant argument as Python numbers, or `default` if it is missing. Raises
         CompileError if it isn't constant."""
-        found = self.optional(name)
-        if found is None and default is not None:
+        argument = self.optional(name)
+        if argument is None and default is not None:
             return list(default)
-        value = self.b.require_constant(found, f"the argument {name}")
+        value = self.b.require_constant(argument, f"the argument {name}")
         return [v.item() for v in value.reshape(-1)]
 
     def integers(self, name: str, default: Sequence[int] | None = None) -> list[int]:
@@ -111,14 +111,14 @@ class Call:
     def sizes(self, name: str) -> list[Expr]:
         """Return an argument's sizes, which are constant or computed from the inputs' sizes. Raises
         CompileError for other values."""
-        found = self.x(name)
-        value = self.b.constant_value(found)
+        argument = self.x(name)
+        value = self.b.constant_value(argument)
         if value is not None:
             return [const(int(v)) for v in value.reshape(-1)]
-        return self.b.require_sizes(found, f"the argument {name}", low=-1)
+        return self.b.require_sizes(argument, f"the argument {name}", low=-1)
 
     def unread(self, kind: str) -> list[str]:
         """Return the names of the arguments that the lowering of `kind` didn't read and that may change its
         result."""
-        given = [*(name for name, values in self.given.items() if values), *self.texts]
-        return [name for name in given if name not in self.asked and name not in IDLE.get(kind, ())]
+        names = [*(name for name, values in self.given.items() if values), *self.texts]
+        return [name for name in names if name not in self.asked and name not in IDLE.get(kind, ())]

@@ -81,8 +81,8 @@ def transpose(c: Call) -> Tensor:
 
 @lowers("expand_dims")
 def expand_dims(c: Call) -> Tensor:
-    x, given = c.x(), c.integers("axes")
-    new = axes_of(given, x.rank + len(given))
+    x, axes = c.x(), c.integers("axes")
+    new = axes_of(axes, x.rank + len(axes))
     rest = iter(x.shape)
     return c.b.reshape(x, [const(1) if n in new else next(rest) for n in range(x.rank + len(new))])
 
@@ -125,12 +125,12 @@ def slice_by_size(c: Call) -> Tensor:
 def pad(c: Call) -> Tensor:
     """Pad the last axes of x. MIL lists the pads axis by axis: the begin and the end of the first padded
     axis, then of the next."""
-    x, given = c.x(), c.integers("pad")
-    none = [0] * (x.rank - len(given) // 2)
+    x, edges = c.x(), c.integers("pad")
+    none = [0] * (x.rank - len(edges) // 2)
     mode = {"constant": "constant", "reflect": "reflect", "replicate": "edge"}.get(c.text("mode", "constant"))
     if mode is None:
         raise CompileError(f"the mode {c.text('mode', '')} is none of constant, reflect, replicate")
-    pads = [*none, *given[0::2], *none, *given[1::2]]
+    pads = [*none, *edges[0::2], *none, *edges[1::2]]
     value = c.number("constant_val", 0.0)
     return c.b.pad(x, pads, mode=mode, value=value if mode == "constant" else 0)
 

@@ -26,23 +26,23 @@ FUNCTIONS: dict[str, Activation] = {
 
 
 def _functions(c: Call, defaults: Sequence[tuple[str, str]], directions: int) -> list[list[Activation]]:
-    found = [c.text(name, default) for name, default in defaults]
-    unknown = [f for f in found if f not in FUNCTIONS]
+    names = [c.text(name, default) for name, default in defaults]
+    unknown = [f for f in names if f not in FUNCTIONS]
     if unknown:
         raise CompileError(f"the activation {unknown[0]} is none of {', '.join(FUNCTIONS)}")
-    return [[FUNCTIONS[f] for f in found]] * directions
+    return [[FUNCTIONS[f] for f in names]] * directions
 
 
 def _both(c: Call, name: str, directions: int, order: Sequence[int] = ()) -> Tensor | None:
     """Return a weight of all directions as [directions, ...], or None if the operation doesn't have it.
     `order` has the positions of its gates in the order to return."""
     parts = [c.optional(n) for n in (name, f"{name}_back")[:directions]]
-    found = [p for p in parts if p is not None]
-    if not found:
+    present = [p for p in parts if p is not None]
+    if not present:
         return None
-    if len(found) < directions:
+    if len(present) < directions:
         raise CompileError(f"only one direction has {name}")
-    whole = c.b.concat([c.b.reshape(p, [1, *p.shape]) for p in found], 0)
+    whole = c.b.concat([c.b.reshape(p, [1, *p.shape]) for p in present], 0)
     if not order:
         return whole
     gates = move.parts_of(c.b, whole, 1, move.equal_sizes(c.b, whole, 1, len(order)))

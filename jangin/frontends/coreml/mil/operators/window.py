@@ -33,8 +33,8 @@ def _pads(
     rank = len(kernel)
     kind = c.text("pad_type", "valid")
     if kind == "custom":
-        given = c.integers("pad", [0] * 2 * rank)
-        return explicit_pads([*given[0::2], *given[1::2]], rank)
+        pads = c.integers("pad", [0] * 2 * rank)
+        return explicit_pads([*pads[0::2], *pads[1::2]], rank)
     if kind == "valid":
         return explicit_pads([], rank)
     if kind not in ("same", "same_lower"):
