@@ -13,8 +13,9 @@ from torch.export import ExportedProgram
 from jangin.frontends.dialect import Imported
 from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.element_types import array_of
+from jangin.frontends.torch.model import Traced
 from jangin.frontends.torch.regions import detached_by_copies, detached_regions
-from jangin.frontends.torch.trace import Traced, traced
+from jangin.frontends.torch.trace import traced
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.options import Options
 from jangin.training.lora import adapted

@@ -24,7 +24,7 @@ from jangin.runtime.devices.cuda import CudaDriver
 from jangin.runtime.devices.cuda_code import Built
 from jangin.runtime.devices.cuda_devices import select
 from jangin.runtime.devices.cuda_library import Kernel, Queue
-from jangin.runtime.devices.queued import transfer
+from jangin.runtime.devices.transfers import transfer
 
 pytestmark = mocked.needed
 NO_LIMIT = -1

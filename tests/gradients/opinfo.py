@@ -18,7 +18,8 @@ from jangin.frontends.lower import lower
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.element_types import array_of
-from jangin.frontends.torch.trace import Traced, traced_graph
+from jangin.frontends.torch.model import Traced
+from jangin.frontends.torch.trace import traced_graph
 from jangin.gradients.reverse import differentiate
 from jangin.ir.graph import Graph
 

@@ -26,7 +26,8 @@ from jangin.runtime.devices.opencl import OpenCLDriver
 from jangin.runtime.devices.opencl_devices import Found
 from jangin.runtime.devices.opencl_library import Error, Kernel, Queue
 from jangin.runtime.devices.opencl_programs import build_program
-from jangin.runtime.devices.queued import Code, transfer
+from jangin.runtime.devices.queued import Code
+from jangin.runtime.devices.transfers import transfer
 
 DEVICES = usable()
 pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")

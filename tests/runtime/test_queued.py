@@ -19,7 +19,8 @@ from onnx.reference import ReferenceEvaluator
 import jangin
 from jangin.ir.checks import IndexOutOfRange
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.queued import PROBE, Code, transfer
+from jangin.runtime.devices.queued import Code
+from jangin.runtime.devices.transfers import PROBE, transfer
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "backends"))
 from test_toy_backend import branches, network

@@ -154,3 +154,31 @@ def _sized(value: Value, known: Mapping[Var, Expr]) -> Value:
 def _array(data: Any, at: int, dtype: str, shape: list[int]) -> Array:
     count = math.prod(shape)
     return np.frombuffer(data, DTYPES[dtype].numpy, count, at).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Output:
+    """One output of a program.
+
+    `name` is the name of the model's output, or "" if the output is the value `constant`. If `written` isn't
+    "", the output isn't returned, but written to the buffer or input of this name. `size` tells if the output
+    is an integer."""
+
+    name: str = ""
+    constant: Any = None
+    written: str = ""
+    size: bool = False
+
+
+@dataclass(frozen=True)
+class Traced:
+    """A traced model, and how its inputs and outputs belong to a program's.
+
+    `inputs` has the model's input for each of the program's flat arguments, or "" if the argument is no
+    tensor. The model's last inputs are the numbers `given`, which are SymPy expressions. Their values are
+    passed in the form of `number_tensor`."""
+
+    model: TracedModel
+    inputs: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    given: tuple[Any, ...] = ()

@@ -12,9 +12,10 @@ from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from jangin.frontends.format import Example
+from jangin.frontends.torch.model import Output, Traced
 from jangin.frontends.torch.recurrent import free_steps
 from jangin.frontends.torch.tensors import on_tensors
-from jangin.frontends.torch.trace import Output, Traced, traced
+from jangin.frontends.torch.trace import traced
 from jangin.ir.graph import CompileError
 
 

@@ -17,13 +17,12 @@ from jangin.frontends.bodies import BRANCH, LOOP
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.element_types import SHARED_NAMES, array_of, element_type
 from jangin.frontends.torch.errors import without_errors
-from jangin.frontends.torch.model import TracedModel
+from jangin.frontends.torch.model import Output, Traced, TracedModel
 from jangin.frontends.torch.sizes import FAR, Sizes
 from jangin.frontends.torch.strided import STRIDED, lying
 from jangin.ir.dtype import BOOL, DTYPES, F64, I64, DType
 from jangin.ir.expr import Const, Expr, const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
-from jangin.ir.records import dataclass
 from jangin.ir.sources import Sources
 from jangin.ir.traversal import free_vars
 
@@ -33,34 +32,6 @@ numbers."""
 OPERANDS = ("self", "other", "exponent", "min", "max")
 """Arguments of elementwise operators that are tensors or numbers. Their types determine the type of the
 computation."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """One output of a program.
-
-    `name` is the name of the model's output, or "" if the output is the value `constant`. If `written` isn't
-    "", the output isn't returned, but written to the buffer or input of this name. `size` tells if the output
-    is an integer."""
-
-    name: str = ""
-    constant: Any = None
-    written: str = ""
-    size: bool = False
-
-
-@dataclass(frozen=True)
-class Traced:
-    """A traced model, and how its inputs and outputs belong to a program's.
-
-    `inputs` has the model's input for each of the program's flat arguments, or "" if the argument is no
-    tensor. The model's last inputs are the numbers `given`, which are SymPy expressions. Their values are
-    passed in the form of `number_tensor`."""
-
-    model: TracedModel
-    inputs: tuple[str, ...]
-    outputs: tuple[Output, ...]
-    given: tuple[Any, ...] = ()
 
 
 def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> Traced:

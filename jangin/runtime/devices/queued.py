@@ -12,7 +12,6 @@ and the number of rounds follow. The last are the scratch memory and its bytes f
 from __future__ import annotations
 
 import math
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,19 +27,16 @@ from jangin.runtime.arrays import address
 from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.devices.driver import Buffer, Driver, DriverError, Kernel, Packed, Queue
 from jangin.runtime.devices.queued_faults import failed, named, no_memory, too_large
+from jangin.runtime.devices.transfers import transfer
 from jangin.runtime.layout import Layout
 from jangin.runtime.outputs import aligned
 from jangin.runtime.profile import Call, Launches
-from jangin.runtime.threads import default_threads, handover
+from jangin.runtime.threads import default_threads
 
 SPREAD = 4
 """The number of work-items for each thread. More than one spreads uneven tasks more evenly."""
 PAGE = 4096
 """The alignment in bytes at which drivers use the host's memory in place."""
-PROBE = 16 << 20
-"""Bytes of the copy that measures a device's link."""
-TURNS = 5
-"""The number of copies that measure a device's link. The quickest counts."""
 
 
 class QueuedDevice(ABC):
@@ -85,25 +81,6 @@ def _side_by_side(work: Callable[[Packed], Kernel], packed: Sequence[Packed]) ->
         return [work(one) for one in packed]
     with ThreadPoolExecutor(threads) as pool:
         return [*pool.map(work, packed)]
-
-
-def transfer(driver: Driver) -> Transfer:
-    """Measure the cost of moving a value to the device (see `runtime.device.Device.transfer`). If the device
-    shares the host's memory, the cost of a byte is 0."""
-    raw = np.zeros(PROBE, np.uint8)
-    best = [math.inf, math.inf]
-    try:
-        queue, buffer = driver.queue(), driver.buffer(PROBE)
-        for _ in range(TURNS):
-            for n, size in enumerate((1, PROBE)):
-                start = time.perf_counter()
-                queue.write(buffer, raw[:size])
-                queue.finish()
-                best[n] = min(best[n], time.perf_counter() - start)
-    except DriverError as error:
-        raise LoadError(str(failed(driver, f"be given {PROBE} bytes", error))) from error
-    rate = 0.0 if driver.shared else max(0.0, best[1] - best[0]) / PROBE
-    return Transfer(handover() + best[0], rate)
 
 
 class Code:

@@ -21,9 +21,10 @@ from jangin.frontends.lower import lower
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.element_types import array_of
+from jangin.frontends.torch.model import Traced
 from jangin.frontends.torch.module import results_of
 from jangin.frontends.torch.tensors import tensor_of, torch_type
-from jangin.frontends.torch.trace import Traced, traced_graph
+from jangin.frontends.torch.trace import traced_graph
 from jangin.ops.interpret import run_graph
 
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.bool)
