@@ -12,21 +12,20 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.linalg.blas as peer
+from sections import FOLDER, Section, Table
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from jangin import blas
 from jangin.runtime.system.processor import processor_name
 
-RESULTS = Path(__file__).resolve().parent / "results" / "blas.json"
+COLUMNS = ("call", "threads", "Jangin", "OpenBLAS", "PyTorch", "share of the best")
 SQUARE = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
 THIN = ((8, 1024, 1024), (1024, 8, 1024), (1024, 1024, 8), (16, 4096, 512), (4096, 16, 512), (32, 32, 4096))
 TRIANGLES = (64, 128, 256, 512, 1024, 2048)
@@ -111,7 +110,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="for each case")
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
-    rows = {}
+    rows: dict[tuple[str, str], dict[str, float]] = {}
     for threads in asked.threads:
         blas.set_threads(threads)
         if importlib.util.find_spec("torch") is not None:
@@ -128,16 +127,31 @@ def main() -> None:
                         calls["torch"] = other
                     taken = measured(calls, asked.seconds)
                     row = {name: round(case[1] / t / 1e9, 2) for name, t in taken.items()}
-                    rows[f"{letter}{case[0]}, {threads} threads"] = row
+                    rows[f"{letter}{case[0]}", str(threads)] = row
                     share = row["jangin"] / max(v for n, v in row.items() if n != "jangin")
                     figures = " ".join(f"{v:8.2f}" for v in row.values())
                     print(f"{letter}{case[0]:24} {threads}  {share:5.2f} of the best  {figures}", flush=True)
     if asked.write:
-        stored = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": {}}
-        versions = sorted({f"{i['internal_api']} {i['version']}" for i in threadpool_info()})
-        stored |= {"processor": processor_name(), "peer": versions}
-        stored["cases"] |= rows
-        RESULTS.write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n")
+        store(rows)
+
+
+def store(rows: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
+    """Write the figures of calls and threads to results/blas.json, where other figures stay."""
+    path = FOLDER / "blas.json"
+    parts = Section.load(path).parts if path.is_file() else ()
+    lines = {tuple(row[:2]): tuple(row[2:]) for part in parts if isinstance(part, Table) for row in part.rows}
+    for key, row in rows.items():
+        peers = [row.get(name) for name in ("openblas", "torch")]
+        share = row["jangin"] / max(v for v in peers if v is not None)
+        shown = ["" if v is None else f"{v:.2f}" for v in (row["jangin"], *peers)]
+        lines[key] = (*shown, f"{share:.2f}")
+    versions = ", ".join(sorted({f"{i['internal_api']} {i['version']}" for i in threadpool_info()}))
+    about = (
+        f"Calls of `jangin.blas` beside SciPy's and PyTorch's on {processor_name()} ({versions}): GFLOP/s of "
+        "level 3, and GB/s of the others. Each figure is a median; the libraries took turns."
+    )
+    table = Table(COLUMNS, [(*key, *line) for key, line in sorted(lines.items())])
+    Section("BLAS", [about, table]).save("blas")
 
 
 if __name__ == "__main__":

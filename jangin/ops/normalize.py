@@ -115,8 +115,8 @@ def _of_normalized_batch(
     b: Builder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], gs: Sequence[Tensor], *,
     saved: tuple[Tensor, Tensor], epsilon: float,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the gradients of `normalized_batch`: sums of g and of g x̂, then one more pass for the gradient
-    scale / deviation (g - mean(g) - x̂ mean(g x̂))."""
+    """Return the gradients of `normalized_batch`. The sums of g and of g x̂ come first. One more pass makes
+    scale / deviation (g - mean(g) - x̂ mean(g x̂)), the gradient of x."""
     (x, scale, shift), (centred, variance) = inputs, saved
     axes = [i for i in range(x.rank) if i != 1]
     count = cast(centred.dtype, simplify(product(x.shape[i] for i in axes), b.symbols))

@@ -280,8 +280,8 @@ def scanned(
     widths: Sequence[int],
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """Add the nest over time (`ops.rounds.Scan`, whose inputs are `tensors`). Return y [D, steps, batch,
-    widths[0]], the last states [D, batch, width] and the values that are saved, shaped as y, in the dtype of
-    the computation."""
+    widths[0]], the last states [D, batch, width] and the saved values, which are shaped as y. All have the
+    dtype of the computation."""
     all_states, scan = _nest(b, tensors, blocks, layer, cell, tile)
     steps, batch = layer.x.shape[:2]
 

@@ -52,7 +52,7 @@ def metadata(proto: messages.ModelProto) -> dict[str, Any]:
     }
 
 
-def quantization(graph: Graph) -> dict[str, tuple[float, int]]:
+def quantization(graph: Graph) -> dict[str, list[float]]:
     """Return the scale and the zero point of inputs that DequantizeLinear reads, and of outputs that
     QuantizeLinear makes. Both must be constants and single numbers."""
     parameters = {}
@@ -64,7 +64,7 @@ def quantization(graph: Graph) -> dict[str, tuple[float, int]]:
         arrays = [graph.constants.get(n) for n in node.inputs[1:] if n]
         if all(array is not None and array.size == 1 for array in arrays):
             scale, zero = ([float(a.reshape(-1)[0]) for a in arrays if a is not None] + [0.0])[:2]
-            parameters[name] = (scale, int(zero))
+            parameters[name] = [scale, int(zero)]  # a list, as in the JSON of a compiled model
     return parameters
 
 

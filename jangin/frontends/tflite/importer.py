@@ -136,12 +136,12 @@ class Reader:
         metadata["quantization"] = self._quantization()
         return {k: v for k, v in metadata.items() if v}
 
-    def _quantization(self) -> dict[str, tuple[float, int]]:
+    def _quantization(self) -> dict[str, list[float]]:
         """Return the scale and the zero point of each input and output of integers that has one scale."""
         ends = (self.graph.InputsAsNumpy(), self.graph.OutputsAsNumpy())
         kinds = {self.names[i]: self._kind(i) for end in ends for i in _ints(end)}
         return {
-            name: (float(scales[0]), int(zeros[0]))
+            name: [float(scales[0]), int(zeros[0])]
             for name, (_, scales, zeros, *_) in kinds.items()
             if scales is not None and scales.size == 1
         }
