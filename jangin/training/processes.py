@@ -10,6 +10,7 @@ import pickle
 import subprocess
 import sys
 import tempfile
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -26,6 +27,9 @@ from jangin.training.runner import Runner, as_array
 
 FIRST, SECOND, STEPS, MEETING = "first.jgn", "second.jgn", "steps.pickle", "meeting"
 """Files of a folder that all processes read: two plans, the meaning of their inputs, and PyTorch's store."""
+
+ENDING = 5.0
+"""Seconds to wait for the end of a process whose connections are closed. It takes some hundredths."""
 
 
 def shares(batch: Any, count: int) -> list[tuple[Array, ...]]:
@@ -54,10 +58,10 @@ class Processes(Reduced):
     ) -> dict[str, Array]:
         parts = shares(batch, self.count)
         fresh = not self._others
-        if fresh:
-            self._start()
         state = dict(kept) if fresh or self.is_stale else None
         try:
+            if fresh:
+                self._start()
             for other, part in zip(self._others, parts[1:], strict=True):
                 _send(other, (part, state, dict(numbers), draw))
             outputs = super().run(parts[0], kept, numbers, draw)
@@ -86,13 +90,15 @@ class Processes(Reduced):
                 str(self.count),
             ]
             with (folder / f"errors{rank}").open("wb") as errors:
+                # a session of its own: a terminal sends Ctrl-C to all processes of its own session
                 self._others.append(
-                    subprocess.Popen(command, stdin=PIPE, stdout=PIPE, stderr=errors, env=around)
+                    subprocess.Popen(
+                        command, stdin=PIPE, stdout=PIPE, stderr=errors, env=around, start_new_session=True
+                    )
                 )
         for other in self._others:
             assert other.stdout is not None
             if not other.stdout.readline():
-                _ended(self._others, kill=False)
                 raise RuntimeError(f"a process of the training didn't start: {self._said()}")
         self._reduce = over_processes(_group(folder, 0, self.count))
 
@@ -106,8 +112,11 @@ class Processes(Reduced):
             ) from error
 
     def _said(self) -> str:
-        """Return the last words of the processes that have ended, each with its number and status."""
-        words = []
+        """Return the last words of the processes that have ended, each with its number and status. A process
+        closes its connections just before its end, which is awaited."""
+        words, begin = [], time.monotonic()
+        while all(o.poll() is None for o in self._others) and time.monotonic() - begin < ENDING:
+            time.sleep(0.01)
         for rank, other in enumerate(self._others, start=1):
             if (status := other.poll()) is not None:
                 lines = (Path(self._folder.name) / f"errors{rank}").read_text(errors="replace").split("\n")
@@ -125,11 +134,10 @@ def _send(other: subprocess.Popen[bytes], command: Any) -> None:
         other.wait()  # the mean of the gradients reports it
 
 
-def _ended(others: list[subprocess.Popen[bytes]], kill: bool = True) -> None:
+def _ended(others: list[subprocess.Popen[bytes]]) -> None:
     """End processes, and forget them."""
     for other in others:
-        if kill:
-            other.kill()
+        other.kill()
         other.communicate()
     others.clear()
 

@@ -128,12 +128,13 @@ class Trainer:
         if check and apart:
             raise ValueError("check='nan' looks into one process: train without `processes` and `reduce`")
         self._check = check
-        model = task.trainable()
+        part = task if processes == 1 else replace(task, example=shares(task.example, processes)[0])
+        model = part.trainable()
         self._output = model.graph.shape(model.outputs[0])
         self._task, self._optimizers = task, optimizers
         self._names, self._order = dict(model.names), list(model.parameters)
         self._adapters = model.adapters
-        builder = StepBuilder(model, *task.added)
+        builder = StepBuilder(model, *part.added)
         whole = UpdateBuilder(model, builder.loss.dtype) if apart else builder
         whole.clip(clip)
         chosen = groups.numbers({i: n for n, i in self._names.items()}, self._order)
@@ -397,7 +398,6 @@ def train(
         raise ValueError(f"processes={processes}: give at least 1, and `reduce` only with 1")
     if processes > 1:
         threads = threads or max(1, (os.cpu_count() or 1) // processes)
-        example = shares(tuple(example), processes)[0]
     task = Task(model, loss, tuple(example), trainable, Options(target, shapes, threads, **given), seed)
     groups = _groups(optimizer, model)
     if isinstance(trainable, Lora) and type(groups) is not Groups:

@@ -20,7 +20,7 @@ from torch import nn
 import jangin
 from jangin import optim
 from jangin.ir.graph import Array
-from jangin.training.processes import Processes
+from jangin.training.processes import Processes, _send
 
 NEAR = {"rtol": 1e-12, "atol": 1e-14}
 """Float64 sums of few terms, in another order."""
@@ -65,8 +65,8 @@ def test_two_processes_have_the_numbers_of_one() -> None:
     state = two.state_dict()
     assert isinstance(two._runner, Processes)
     (other,) = two._runner._others
+    assert os.getsid(other.pid) != os.getsid(0), "Ctrl-C at a terminal reaches all processes of its session"
     other.kill()
-    other.wait()
     with pytest.raises(RuntimeError, match="process 1 of 2 with status -9"):
         two.step(batch(STEPS))
     assert all((two.state_dict()[name] == a).all() for name, a in state.items())
@@ -75,6 +75,28 @@ def test_two_processes_have_the_numbers_of_one() -> None:
     assert two.step(batch(0)) == pytest.approx(one.step(batch(0)), rel=1e-12)
     for name, wanted in one.state_dict().items():
         np.testing.assert_allclose(two.state_dict()[name], wanted, **NEAR)
+    assert two.evaluate(batch(0)) == pytest.approx(one.evaluate(batch(0)), rel=1e-12)
+    _send(two._runner._others[0], ("no batch", None, {}, 0))
+    with pytest.raises(RuntimeError, match="process 1 of 2 with status 1: ValueError: a batch has 2 arrays"):
+        two.step(batch(0))
+
+
+def test_a_process_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The others wait for it, so they are ended. The next step starts new ones."""
+    python = tmp_path / "python"
+    python.write_text(
+        f'#!/bin/sh\n[ "$4" = 1 ] && echo no memory >&2 && exit 3\nexec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o755)
+    four = trainer(processes=4)
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(RuntimeError, match="process 1 of 4 with status 3: no m"),
+    ):
+        patch.setattr(sys, "executable", str(python))
+        four.step(batch(0))
+    assert isinstance(four._runner, Processes)
+    assert not four._runner._others
 
 
 def test_the_mean_is_a_function_that_others_fill() -> None:
