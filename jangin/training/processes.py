@@ -114,7 +114,8 @@ class Processes(Reduced):
     def _said(self) -> str:
         """Return the last words of the processes that have ended, each with its number and status. A process
         closes its connections just before its end, which is awaited."""
-        words, begin = [], time.monotonic()
+        words: list[str] = []
+        begin = time.monotonic()
         while all(o.poll() is None for o in self._others) and time.monotonic() - begin < ENDING:
             time.sleep(0.01)
         for rank, other in enumerate(self._others, start=1):
