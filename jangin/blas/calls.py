@@ -8,7 +8,7 @@ always writes into such an array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, partial
 from operator import itemgetter
 from typing import Any
@@ -17,7 +17,7 @@ import numpy as np
 
 from jangin.blas.blocked import Blocked, is_large
 from jangin.blas.compiled import run, set_to
-from jangin.blas.direct import Direct, Made, same_kind
+from jangin.blas.direct import Direct, Made, keep, same_kind
 from jangin.blas.routine import LETTERS, TYPES, Routine
 from jangin.blas.table import ROUTINES
 from jangin.ir.graph import Array
@@ -31,8 +31,6 @@ _DEFAULTS = {"alpha": 1.0, "beta": 0.0, "a": 1.0}
 
 OTHER_RESULTS = {"iamax": np.int64, "dsdot": np.float64}
 """The types of results that aren't of the operands' type."""
-KINDS = 16
-"""The most kinds of calls of a routine that are kept ready."""
 FACTORS = (int, float, np.float64)
 """Types of factors of such calls."""
 
@@ -53,7 +51,7 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
     names = [n for n in (*required.split(","), *optional.split(",")) if n]
     needed = [n for n in required.split(",") if n]
 
-    repeated: dict[Any, Direct] = {}
+    repeated: dict[Hashable, Direct] = {}
     dtype = np.dtype(NUMPY[letter])
 
     def call(*given: Any, **named: Any) -> Any:
@@ -62,20 +60,18 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
         direct = repeated.get(kind)
         if direct is not None and direct.fits(held):
             return direct(held)
-        values = dict(zip(names, given, strict=False))
-        unknown = [n for n in named if n not in names or n in values]
+        unknown = [n for n in named if n not in names or n in names[: len(given)]]
         if len(given) > len(names) or unknown:
             raise TypeError(f"{call.__name__}({routine.scipy}) got {unknown or f'{len(given)} arguments'}")
-        values.update(named)
-        if lacking := [n for n in needed if values.get(n) is None]:
+        arguments = (*zip(names, given, strict=False), *named.items())
+        values = {n: value for n, value in arguments if value is not None}
+        if lacking := [n for n in needed if n not in values]:
             raise TypeError(f"{call.__name__}({routine.scipy}) lacks {', '.join(lacking)}")
         prepared = _Call(letter, routine, values)
         results = prepared.results()
-        if prepared.is_repeatable():
-            if len(repeated) >= KINDS:
-                repeated.pop(next(iter(repeated)), None)
-            places = {n: place for place, n in enumerate((*names[: len(given)], *named))}
-            repeated[kind] = prepared.direct(places)
+        if prepared.is_repeatable(results):
+            places = {n: place for place, n in enumerate((*names[: len(given)], *named)) if n in values}
+            keep(repeated, kind, prepared.direct(places))
         return results
 
     call.__name__ = call.__qualname__ = routine.named(letter)
@@ -237,8 +233,9 @@ class _Call:
 
     # --- repeated calls
 
-    def is_repeatable(self) -> bool:
-        """Return whether a call like this one needs no conversion, and has one result that is all written."""
+    def is_repeatable(self, result: Any) -> bool:
+        """Return whether a call like this one needs no conversion, and has one result that is all written.
+        The `result` of this call is the caller's own array, or one of the written operand's shape."""
         routine = self.routine
         if self.letter not in "sd" or len(routine.written) != 1 or routine.returned != routine.written:
             return False
@@ -247,9 +244,14 @@ class _Call:
         if not all(self._is_plain(name, value) for name, value in self.values.items()):
             return False
         (name,) = routine.written
-        if name in routine.matrices or name == "result" or name in routine.in_place(self.letter):
+        if name == "result":
             return True
-        return name in routine.vectors and self._place(name) == slice(0, len(self.arrays[name]), 1)
+        value, in_place = self.values.get(name), name in routine.in_place(self.letter)
+        if in_place and value is not None and not self._is_copied(name):
+            return result is value
+        if name in routine.vectors and self._place(name) != slice(0, len(self.arrays[name]), 1):
+            return False
+        return name not in routine.packed and result.shape == self.arrays[name].shape
 
     def _is_plain(self, name: str, value: Any) -> bool:
         """Return whether an argument is an option, a factor, or an array that isn't converted.
@@ -264,7 +266,7 @@ class _Call:
             if self.values.get(f"overwrite_{name}"):
                 return False
         elif self._is_copied(name):
-            return value.ndim == 2
+            return value.ndim == 2 and not self.values.get(f"overwrite_{name}")
         return address(value) == address(self.operands[name])
 
     def _is_copied(self, name: str) -> bool:
@@ -370,7 +372,8 @@ class _Call:
 
     def _is_unread(self) -> bool:
         """Return whether all of a matrix that isn't given is written, and none of it is read."""
-        return not self.routine.of_a_triangle and not self.values.get("beta")
+        routine = self.routine
+        return "beta" in routine.scalars and not routine.of_a_triangle and not self.values.get("beta")
 
     def _is_given(self, name: str) -> bool:
         """Return whether an operand is the caller's own array, unconverted."""

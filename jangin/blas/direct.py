@@ -7,7 +7,8 @@ is equal. A kernel with its own working memory is then ready, and so is the plac
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,10 @@ from jangin.runtime.arrays import address
 
 C_NUMBERS: Mapping[str, Any] = {"s": ctypes.c_float, "d": ctypes.c_double}
 """The types of factors in memory, by the letter of a routine."""
+
+KINDS = 16
+"""The most kinds of calls of a routine that are kept ready."""
+_keeping = threading.Lock()
 
 Made = Callable[[Sequence[Any]], Array]
 """Makes the array that is written, from the values of a call."""
@@ -45,9 +50,10 @@ class Direct:
     ) -> None:
         kernel, inputs, order = loaded(routine, letter, options)
         ordered = tuple(sizes[n] for n in order)
+        held = {n: operands[n] for n in inputs if n not in places}
 
         def new() -> _Prepared:
-            return _Prepared(Ready(kernel, ordered), letter, inputs, routine, operands, places)
+            return _Prepared(Ready(kernel, ordered), letter, inputs, routine, held, places)
 
         self._new = new
         self._free: list[_Prepared] = []
@@ -81,7 +87,7 @@ class Direct:
 
 
 class _Prepared:
-    """A kernel with its table of addresses. Operands that aren't given stay in it."""
+    """A kernel with its table of addresses. The operands that aren't given are `held` in it."""
 
     def __init__(
         self,
@@ -89,10 +95,10 @@ class _Prepared:
         letter: str,
         inputs: Sequence[str],
         routine: Routine,
-        operands: Mapping[str, Array],
+        held: Mapping[str, Array],
         places: Mapping[str, int],
     ) -> None:
-        self.entry, self.table, self._held = ready.entry, ready.table, [ready, operands]
+        self.entry, self.table, self._held = ready.entry, ready.table, [ready, held]
         self.arrays: list[tuple[int, int]] = []
         self.numbers: list[tuple[Any, int]] = []
         self.outs = ready.places[-1]
@@ -100,13 +106,22 @@ class _Prepared:
             if name in places and name not in routine.scalars:
                 self.arrays += [(at, places[name]) for at in ats]
                 continue
-            held = address(operands[name])
             if name in places:
                 number = C_NUMBERS[letter]()
-                held = ctypes.addressof(number)
+                lies = ctypes.addressof(number)
                 self.numbers.append((number, places[name]))
+            else:
+                lies = address(held[name])
             for at in ats:
-                self.table[at] = held
+                self.table[at] = lies
+
+
+def keep(kinds: dict[Hashable, Direct], kind: Hashable, direct: Direct) -> None:
+    """Keep a call ready by its kind. The oldest kind makes room if there are KINDS already."""
+    with _keeping:
+        if kind not in kinds and len(kinds) >= KINDS:
+            del kinds[next(iter(kinds))]
+        kinds[kind] = direct
 
 
 def same_kind(values: Sequence[Any], dtype: Any) -> tuple[Any, ...]:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import sys
+import weakref
+from collections.abc import Hashable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from jangin import blas
-from jangin.blas.direct import Direct
+from jangin.blas.direct import KINDS, Direct, keep
 
 N = 9
 
@@ -95,8 +99,6 @@ def test_the_other_triangle_of_a_repeated_result_is_0() -> None:
 
 
 def test_threads_of_python_call_at_once() -> None:
-    from concurrent.futures import ThreadPoolExecutor
-
     given = [matrix(seed) for seed in range(8)]
     blas.dgemm(1.0, given[0], given[0])
     with ThreadPoolExecutor(8) as pool:
@@ -110,3 +112,74 @@ def test_a_result_of_another_type_than_its_operands() -> None:
     for _ in range(2):
         assert blas.isamax(x) == 0
         assert blas.dsdot(x, x) == 0.75
+
+
+def test_a_fresh_array_of_an_update_begins_with_0() -> None:
+    """The array isn't given, so its elements are those of memory that others have left."""
+    x, y = np.ones(4), np.ones(3)
+    for _ in range(3):
+        left = [np.full((4, 3), np.nan, order="F") for _ in range(50)]
+        del left
+        np.testing.assert_array_equal(blas.dger(1.0, x, y), np.ones((4, 3)))
+
+
+@pytest.mark.parametrize("overwritten", [0, 1])
+def test_no_callers_array_is_kept(overwritten: int) -> None:
+    a, b = matrix(1), matrix(2)
+    held = weakref.ref(a), weakref.ref(b)
+    for _ in range(2):
+        result = blas.dgemm(1.0, a, b)
+        own = blas.dgemm(1.0, a, a, beta=1.0, c=b, overwrite_c=overwritten)
+    held = *held, weakref.ref(result), weakref.ref(own)
+    del a, b, result, own
+    assert [array() for array in held] == [None] * 4
+
+
+def test_an_array_is_overwritten_after_one_that_may_not_be() -> None:
+    a = matrix(1)
+    for writeable in (False, True, False, True):
+        c = matrix(2)
+        c.flags.writeable = writeable
+        result = blas.dgemm(1.0, a, a, c=c, overwrite_c=1)
+        assert (result is c) == writeable
+        np.testing.assert_allclose(result, a @ a, atol=1e-13)
+
+
+def test_a_repeated_result_has_the_shape_of_the_first() -> None:
+    """Operands with fewer axes than the routine's give results whose axes the first call chooses."""
+    one = np.ones((1, 1))
+    for _ in range(3):
+        assert blas.dtrmm(2.0, np.eye(N), np.ones(N)).shape == (N,)
+        assert blas.dtrsm(2.0, np.eye(N), np.ones(N)).shape == (N,)
+        assert blas.daxpy(np.ones(1), np.ones(())).shape == (1,)
+        assert blas.dgemm(1.0, one, one, c=np.ones(1)).shape == (1,)
+        assert blas.dtrmv(np.eye(1), np.ones(())).shape == (1,)
+
+
+def test_none_counts_as_not_given() -> None:
+    a = matrix(1)
+    for _ in range(2):
+        result = blas.dgemm(1.0, a, a, None, None, trans_a=None, overwrite_c=None)
+        np.testing.assert_allclose(result, a @ a, atol=1e-13)
+        np.testing.assert_allclose(blas.dgemv(1.0, a, a[0].copy(), y=None, offx=None), a @ a[0], atol=1e-13)
+    with pytest.raises(TypeError, match="lacks b"):
+        blas.dgemm(1.0, a, None)
+
+
+def test_threads_keep_kinds_of_calls_at_once() -> None:
+    """Each thread puts new kinds among those that are kept, and the oldest ones are put out meanwhile."""
+    kinds: dict[Hashable, Direct] = {}
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            for job in [pool.submit(_keep_many, kinds, thread) for thread in range(4)]:
+                job.result()
+    finally:
+        sys.setswitchinterval(before)
+    assert len(kinds) == KINDS
+
+
+def _keep_many(kinds: dict[Hashable, Direct], thread: int) -> None:
+    for turn in range(20_000):
+        keep(kinds, (thread, turn), None)  # type: ignore[arg-type]  # what is kept doesn't matter
