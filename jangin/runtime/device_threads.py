@@ -12,11 +12,12 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, cast
 
 T = TypeVar("T")
-START = 10.0
-"""The seconds that a new thread has to begin. One that finds no memory never begins and can't tell."""
+LOOKS = 10
+"""The looks at a new thread until it counts as one that can't begin. One that finds no memory never begins
+and can't tell. A time wouldn't do: if the process is stopped meanwhile, only one look is lost."""
 LOOK = 1.0
-"""The seconds between two looks at a result. If Ctrl-C stops a waiting thread just when it has the lock, the
-lock stays closed."""
+"""The seconds between two looks at a new thread or a result. If Ctrl-C stops a waiting thread just when it
+has the lock, the lock stays closed."""
 
 
 class Later(Generic[T]):
@@ -71,10 +72,11 @@ class DeviceThread:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         begun = allocate_lock()
         begun.acquire()
-        start_new_thread(_serve, (self._jobs, begun))
-        if not begun.acquire(timeout=START):
-            raise MemoryError("the thread of a device couldn't begin")
+        # A thread that begins after this object is dropped ends too.
         weakref.finalize(self, self._jobs.put, None)
+        start_new_thread(_serve, (self._jobs, begun))
+        if not any(begun.acquire(timeout=LOOK) for _ in range(LOOKS)):
+            raise MemoryError("the thread of a device couldn't begin")
 
     def submit(self, work: Callable[[], T]) -> Later[T]:
         """Let the thread call `work` after all earlier functions. Return its result, which comes later."""

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 import weakref
+from typing import Any
 
 import pytest
 
@@ -71,7 +72,39 @@ def test_a_lock_that_stays_closed_delays_but_does_not_stop(monkeypatch: pytest.M
 
 
 def test_a_thread_that_cannot_begin_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device_threads, "START", 0.01)
+    monkeypatch.setattr(device_threads, "LOOK", 0.001)
     monkeypatch.setattr(device_threads, "start_new_thread", lambda *_: None)
     with pytest.raises(MemoryError, match="couldn't begin"):
         DeviceThread()
+
+
+def test_a_thread_that_begins_too_late_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread begins when nobody waits for it any longer."""
+    go, ended, serve = threading.Event(), threading.Event(), device_threads._serve
+
+    def late(*given: Any) -> None:
+        go.wait()
+        serve(*given)
+        ended.set()
+
+    monkeypatch.setattr(device_threads, "LOOK", 0.001)
+    monkeypatch.setattr(device_threads, "_serve", late)
+    with pytest.raises(MemoryError, match="couldn't begin"):
+        DeviceThread()
+    go.set()
+    assert ended.wait(60)
+
+
+def test_a_thread_is_looked_for_several_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that is stopped for longer than a look doesn't take its thread for one that can't begin."""
+    looks: list[float] = []
+
+    class Slow:
+        def acquire(self, timeout: float = -1) -> bool:
+            looks.append(timeout)
+            return len(looks) == 4
+
+    monkeypatch.setattr(device_threads, "allocate_lock", Slow)
+    monkeypatch.setattr(device_threads, "start_new_thread", lambda *_: None)
+    DeviceThread()
+    assert looks == [-1, *[device_threads.LOOK] * 3]
