@@ -217,7 +217,7 @@ class _Call:
         if self._is_idle(operands):
             lying = routine.in_place(self.letter)
             arrays = [operands[n] if n in lying else operands[n].T.copy(order="K") for n in routine.written]
-        elif is_large(routine, self.options, self.sizes):
+        elif is_large(routine, self.options, self.sizes) and operands["alpha"]:
             order, b = (
                 len(operands["b"]) if self.options["side"] == "L" else operands["b"].shape[1],
                 operands["b"],

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 from jangin.blas.dense import ceil
 from jangin.blas.elements import Elements, Panel, tile_of
-from jangin.blas.kernel import Kernel, scaled
-from jangin.ir.expr import Buffer, Expr, Load, Var, const, minimum, select
+from jangin.blas.kernel import Kernel
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, minimum, ne, select
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ops.values import Tensor
 
@@ -46,7 +46,12 @@ class _Solution:
         task, turn, blocks, first = Var("task"), Var("turn"), Var("blocks"), Var("first")
         place = turn if self.lower else blocks - 1 - turn
         solved = For(turn, blocks, Let(first, place * self.tile.columns, self._block(first)))
-        whole = Let(blocks, ceil(self.order, self.tile.columns), block(self._taken(), solved, self._put()))
+        zero, term, row = const(0, self.dtype), Var("zt"), Var("zr")
+        store = Store(self.panel.buffer, (term, row), zero)
+        zeros = For(term, self.order, For(row, const(self.panel.rows), store, "vector"))
+        # With a factor of 0, no element of either operand counts, even if it is NaN.
+        found = If(ne(self.alpha, zero), block(self._taken(), solved), zeros)
+        whole = Let(blocks, ceil(self.order, self.tile.columns), block(found, self._put()))
         body = Let(self.line, task * self.panel.rows, Alloc(self.panel.buffer, whole))
         return self.k.nest("alpha a", For(task, ceil(self.lines, self.panel.rows), body, "parallel"), "b")
 
@@ -103,7 +108,7 @@ class _Solution:
         start, count = self._known(first)
 
         def begun(r: int, v: int) -> Stmt:
-            value = scaled(self.alpha, Load(self.panel.buffer, self._place(first + r, v)))
+            value = self.alpha * Load(self.panel.buffer, self._place(first + r, v))
             return Store(sums, self._cell(r, v), select(first + r < self.order, value, const(0, self.dtype)))
 
         def less(r: int, v: int) -> Stmt:

@@ -180,6 +180,38 @@ def test_a_factor_of_0_changes_nothing(name: str, letter: str, routine: Routine)
         assert routine.level == 1 or not np.shares_memory(found, given[written])
 
 
+SCALED = [(n, r) for n, (t, r) in all_routines().items() if t == "d" and r.level > 1 and "alpha" in r.scalars]
+
+
+@pytest.mark.parametrize(("name", "routine"), SCALED, ids=[n for n, _ in SCALED])
+def test_operands_that_a_factor_of_0_leaves_out_may_have_nan(name: str, routine: Routine) -> None:
+    sizes = {"m": 4, "n": 3, "k": 2, "kl": 1, "ku": 1}
+    (written,) = routine.written
+    for number, options in enumerate(routine.variants()):
+        given = dict(arguments(routine, "d", options, sizes, 1, number))
+        given["alpha"] = 0.0
+        for operand in {*routine.extents} - {written}:
+            given[operand][...] = np.nan
+        wanted = given[written] * given["beta"] if "beta" in given else given[written]
+        if routine.name in ("trmm", "trsm"):
+            given[written][...] = np.nan
+            wanted = np.zeros_like(given[written])
+        found, wanted = getattr(blas, name)(**given), np.array(wanted)
+        if found.ndim == 2 and "uplo" in options and "side" not in options:
+            part = np.tril if options["uplo"] == "L" else np.triu
+            found, wanted = part(found), part(wanted)
+        if written in routine.vectors:
+            first = given.get(f"off{written}", 0)
+            found, wanted = found[first:], wanted[first:]
+        np.testing.assert_array_equal(found, wanted, err_msg=str(options))
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_large_system_without_right_sides_has_no_nan(side: int) -> None:
+    a, b = np.full((ORDER, ORDER), np.nan), np.full((3, ORDER) if side else (ORDER, 3), np.nan)
+    assert (blas.dtrsm(0.0, a, b, side=side) == 0).all()
+
+
 def test_an_operand_is_no_none() -> None:
     a = np.ones((2, 2))
     with pytest.raises(TypeError, match=r"dgemm\(.*\) lacks alpha, b"):
