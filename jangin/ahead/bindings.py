@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jangin.ahead.declarations import ERRORS, PARALLEL, signatures
 from jangin.ahead.header import element_type
-from jangin.ahead.model import Model, identifier
+from jangin.ahead.model import Model, identifiers
 from jangin.ahead.threads import START, STOP
 from jangin.backends.clike.plain import comment
 
@@ -69,8 +69,8 @@ def constants(model: Model) -> Iterator[tuple[str, str, int | float]]:
     """Yield the constants of a model's header: a name without the prefix, its type in C, and its value."""
     for code, (name, _) in ERRORS.items():
         yield f"ERROR_{name}", "int32_t", code
-    for n, symbol in enumerate(model.symbols if model.training is None else ()):
-        yield f"SIZE_{identifier(symbol)}", "int32_t", n
+    for n, symbol in enumerate(identifiers(model.symbols) if model.training is None else ()):
+        yield f"SIZE_{symbol}", "int32_t", n
     if not model.symbols:
         yield "ARENA_BYTES", "int64_t", model.typical_bytes()[0]
     if model.state is not None:

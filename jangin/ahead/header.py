@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from jangin.ahead.declarations import ERRORS, PARALLEL, TASK, signatures
-from jangin.ahead.model import Model, Tensor, identifier
+from jangin.ahead.model import Model, Tensor, identifiers
 from jangin.ahead.state import State, Training
 from jangin.ahead.threads import START, STOP
 from jangin.backends.clike.plain import comment
@@ -42,7 +42,7 @@ def header(model: Model, stack: int | None = None) -> str:
         lines += _state(model.state, up)
     if model.symbols:
         lines += ["", "/* Places in the array `sizes`. */"]
-        lines += [f"#define {up}_SIZE_{identifier(s)} {n}" for n, s in enumerate(model.symbols)]
+        lines += [f"#define {up}_SIZE_{s} {n}" for n, s in enumerate(identifiers(model.symbols))]
     elif model.parts:
         lines += [f"#define {up}_ARENA_BYTES INT64_C({model.typical_bytes()[0]})"]
         lines[-1] += " /* of one thread */"
@@ -74,9 +74,9 @@ def _state(state: State, up: str) -> list[str]:
     lines = [f"#define {up}_STATE_BYTES INT64_C({state.size})"]
     lines += [f"#define {up}_GROUPS {len(state.rates)}"] if isinstance(state, Training) else []
     lines += ["", "/* Places of arrays in the state, in bytes. */"]
-    for f in state.fields:
+    for f, name in zip(state.fields, identifiers(f.name for f in state.fields), strict=True):
         text = f"{f.name} {from_numpy(f.value.dtype)}[{', '.join(map(str, f.value.shape))}]"
-        lines.append(f"#define {up}_AT_{identifier(f.name)} {f.offset} /* {comment(text)} */")
+        lines.append(f"#define {up}_AT_{name} {f.offset} /* {comment(text)} */")
     return lines
 
 
@@ -135,7 +135,7 @@ def example(model: Model) -> str:
     if model.training is not None:
         sizes = (math.prod(int(str(d)) for d in t.shapes[0]) * t.dtype.bytes for t in model.structs["batch"])
         text = text.replace("<BATCH>", ", ".join(map(str, sizes))).replace("<L>", model.training.loss_type)
-    return text.replace("<SIZES>", "".join(f" {identifier(s)}" for s in model.symbols))
+    return text.replace("<SIZES>", "".join(f" {s}" for s in identifiers(model.symbols)))
 
 
 _EXAMPLE = r"""/* Runs the model: example<SIZES> INPUT... OUTPUT...

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import combinations
@@ -243,14 +243,9 @@ def _tensors(
     parts: Sequence[Part], names: Sequence[Sequence[str]], quantization: Mapping[str, Quantization]
 ) -> tuple[Tensor, ...]:
     """Return the inputs or outputs of a model, given their names in each part."""
-    fields: dict[str, None] = {}
     tensors = []
-    for n, name in enumerate(names[0]):
+    for n, (name, field) in enumerate(zip(names[0], identifiers(names[0]), strict=True)):
         buffers = [p.plan.buffer(own_names[n]) for p, own_names in zip(parts, names, strict=True)]
-        field = identifier(name)
-        while field in fields:
-            field += "_"
-        fields[field] = None
         shapes = tuple(b.shape for b in buffers)
         tensors.append(Tensor(name, field, buffers[0].dtype, shapes, quantization.get(name)))
     return tuple(tensors)
@@ -271,3 +266,14 @@ def identifier(text: str) -> str:
     if plain[0].isdigit():
         plain = f"n{plain}"
     return f"{plain}_" if plain in _WORDS.split() else plain
+
+
+def identifiers(texts: Iterable[str]) -> list[str]:
+    """Return texts changed to identifiers that differ from each other."""
+    distinct: dict[str, None] = {}
+    for text in texts:
+        name = identifier(text)
+        while name in distinct:
+            name += "_"
+        distinct[name] = None
+    return list(distinct)

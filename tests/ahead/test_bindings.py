@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +14,8 @@ import pytest
 
 import jangin
 from jangin.ahead.emit import Emitted
+from jangin.ahead.header import header
+from jangin.ahead.state import State, fields_of
 
 pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
 
@@ -198,6 +202,34 @@ def test_words_of_other_languages_are_names(tmp_path: Path) -> None:
     if not found:
         pytest.skip(f"not installed here: {', '.join(commands)}")
     build(tmp_path, *found)
+
+
+def test_sizes_may_differ_in_marks_alone(tmp_path: Path) -> None:
+    """Sizes whose names become one identifier have constants of their own, in each language."""
+    import onnx
+
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    g (float[a, 2] x, float[b, 2] y) => (float[c, 2] z) { z = Concat<axis = 0>(x, y) }"""
+    model = onnx.parser.parse_model(text)
+    for given, name in zip(model.graph.input, ("n.1", "n-1"), strict=True):
+        given.type.tensor_type.shape.dim[0].dim_param = name
+    made = jangin.emit(model, "object", name="net", api=("cpp", "rust", "csharp"))
+    made.save(tmp_path)
+    defined = re.findall(r"#define (NET_SIZE_\w+) (\d)", (tmp_path / "net.h").read_text())
+    assert defined == [("NET_SIZE_n_1", "0"), ("NET_SIZE_n_1_", "1")]
+    for file in ("rust/lib.rs", "net.cs"):
+        names = re.findall(r"SIZE_\w+", (tmp_path / file).read_text())
+        assert names == ["SIZE_n_1", "SIZE_n_1_"]
+
+
+def test_places_in_a_state_differ() -> None:
+    """Arrays of a state whose names become one identifier have constants of their own in the header."""
+    fields = fields_of({"a.b": np.zeros(3, np.float32), "a b": np.zeros(2, np.int8)}, 8)
+    known = net("object").model
+    assert known.state is not None
+    model = replace(known, state=State(fields, known.state.entries))
+    defined = re.findall(r"#define (NET_AT_\w+) (\d+)", header(model))
+    assert defined == [("NET_AT_a_b", "64"), ("NET_AT_a_b_", "128")]
 
 
 def test_what_is_unknown_is_refused() -> None:
