@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from pathlib import Path
 
+from jangin.ahead.cmake import library
 from jangin.ahead.memory import typical_sizes
 from jangin.ahead.model import Model, Tensor
 from jangin.ahead.output import Content
@@ -124,7 +125,7 @@ def _toolchain(model: Model) -> str:
 def _cmake_lists(model: Model, board: Board) -> str:
     """Return the text of a CMake project with the model as a library, a firmware, and a target `emulate` that
     runs it in QEMU."""
-    p = model.prefix
+    p, own = model.prefix, library(model)
     sources = [f"{p}.c", *([] if model.beside else [weights_name(model)])]
     flags = " ".join((*compiler_flags(model.target), *board.library))
     link = " ".join((*flags.split(), "-nostartfiles", *board.places))
@@ -134,13 +135,13 @@ def _cmake_lists(model: Model, board: Board) -> str:
         "  set(CMAKE_TOOLCHAIN_FILE ${CMAKE_CURRENT_SOURCE_DIR}/toolchain.cmake)",
         "endif()",
         f"project({p} C ASM)",
-        f"add_library({p} STATIC {' '.join(sources)})",
-        f"target_compile_options({p} PRIVATE {flags})",
-        f"target_include_directories({p} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})",
+        f"add_library({own} STATIC {' '.join(sources)})",
+        f"target_compile_options({own} PRIVATE {flags})",
+        f"target_include_directories({own} PUBLIC ${{CMAKE_CURRENT_SOURCE_DIR}})",
         "add_executable(firmware.elf main.c startup.c)",
         f"target_compile_options(firmware.elf PRIVATE {flags})",
         f"target_link_options(firmware.elf PRIVATE {link} -T ${{CMAKE_CURRENT_SOURCE_DIR}}/board.ld)",
-        f"target_link_libraries(firmware.elf PRIVATE {p} m)",
+        f"target_link_libraries(firmware.elf PRIVATE {own} m)",
         f"add_custom_target(emulate COMMAND {' '.join(board.emulated('firmware.elf'))} DEPENDS firmware.elf)",
         "",
     ])  # fmt: skip

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from jangin.ahead.cmake import library
 from jangin.ahead.model import Model
 from jangin.ahead.source import compiler_flags, weights_name
 
@@ -17,18 +18,19 @@ def _sources(model: Model) -> list[str]:
 def cmake_package(model: Model) -> dict[str, str]:
     """Return a CMakeLists.txt for `add_subdirectory`, `FetchContent`, or `find_package` after an
     installation. The library is PREFIX::PREFIX."""
-    p = model.prefix
+    p, own = model.prefix, library(model)
     libraries = "m pthread" if model.has_threads else "m"
     places = "$<BUILD_INTERFACE:${CMAKE_CURRENT_SOURCE_DIR}> $<INSTALL_INTERFACE:include>"
     lines = [
         "cmake_minimum_required(VERSION 3.16)",
         f"project({p} C ASM)",
-        f"add_library({p} STATIC {' '.join(_sources(model))})",
-        f"add_library({p}::{p} ALIAS {p})",
-        f"target_compile_options({p} PRIVATE {' '.join(compiler_flags(model.target))})",
-        f"target_include_directories({p} PUBLIC {places})",
-        f"target_link_libraries({p} PUBLIC {libraries})",
-        f"install(TARGETS {p} EXPORT {p} ARCHIVE DESTINATION lib)",
+        f"add_library({own} STATIC {' '.join(_sources(model))})",
+        f"add_library({p}::{p} ALIAS {own})",
+        f"set_target_properties({own} PROPERTIES EXPORT_NAME {p})",
+        f"target_compile_options({own} PRIVATE {' '.join(compiler_flags(model.target))})",
+        f"target_include_directories({own} PUBLIC {places})",
+        f"target_link_libraries({own} PUBLIC {libraries})",
+        f"install(TARGETS {own} EXPORT {p} ARCHIVE DESTINATION lib)",
         f'file(GLOB headers "${{CMAKE_CURRENT_SOURCE_DIR}}/{p}.h*")',
         "install(FILES ${headers} DESTINATION include)",
         f"install(EXPORT {p} NAMESPACE {p}:: DESTINATION lib/cmake/{p} FILE {p}Config.cmake)",
@@ -45,7 +47,7 @@ def zephyr_module(model: Model) -> dict[str, str]:
     kconfig = [f"config {option}", f'\tbool "The model {p}"', "\tdefault y", ""]
     lists = [
         f"if(CONFIG_{option})",
-        f"  zephyr_library_named({p})",
+        f"  zephyr_library_named({library(model)})",
         f"  zephyr_library_sources({' '.join(f'../{name}' for name in _sources(model))})",
         f"  zephyr_library_compile_options({flags})",
         "  zephyr_include_directories(..)",

@@ -96,4 +96,12 @@ def test_a_module_of_zephyr(tmp_path: Path) -> None:
     cmake(tmp_path, "-S", ".", "-B", "b", toolchain)
     said = cmake(tmp_path, "--build", "b", "--verbose")
     assert "-mfpu" not in said and "-ffp-contract=off" in said
-    assert list((tmp_path / "b").rglob("libnet.a"))
+    assert list((tmp_path / "b").rglob("libnet_model.a"))
+
+
+@pytest.mark.parametrize(("name", "package"), [("all", ""), ("example", ""), ("all", "cmake"), ("m", "cmake")])
+def test_names_that_cmake_has_already(name: str, package: str, tmp_path: Path) -> None:
+    """A model may be named as a target of CMake, as a library that it links, or as the example."""
+    needs("cmake", "gcc")
+    jangin.emit(small_network(), "c", name=name, package=package).save(tmp_path)
+    cmake(tmp_path, "-S", ".", "-B", "b")
