@@ -244,10 +244,10 @@ def _tensors(
 ) -> tuple[Tensor, ...]:
     """Return the inputs or outputs of a model, given their names in each part."""
     tensors = []
-    for n, (name, field) in enumerate(zip(names[0], identifiers(names[0]), strict=True)):
+    for n, (name, own_field) in enumerate(zip(names[0], identifiers(names[0]), strict=True)):
         buffers = [p.plan.buffer(own_names[n]) for p, own_names in zip(parts, names, strict=True)]
         shapes = tuple(b.shape for b in buffers)
-        tensors.append(Tensor(name, field, buffers[0].dtype, shapes, quantization.get(name)))
+        tensors.append(Tensor(name, own_field, buffers[0].dtype, shapes, quantization.get(name)))
     return tuple(tensors)
 
 

@@ -99,7 +99,10 @@ def test_a_module_of_zephyr(tmp_path: Path) -> None:
     assert list((tmp_path / "b").rglob("libnet_model.a"))
 
 
-@pytest.mark.parametrize(("name", "package"), [("all", ""), ("example", ""), ("all", "cmake"), ("m", "cmake")])
+CLASHES = [("all", ""), ("example", ""), ("all", "cmake"), ("m", "cmake")]
+
+
+@pytest.mark.parametrize(("name", "package"), CLASHES)
 def test_names_that_cmake_has_already(name: str, package: str, tmp_path: Path) -> None:
     """A model may be named as a target of CMake, as a library that it links, or as the example."""
     needs("cmake", "gcc")
