@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,9 @@ from jangin.ir.records import dataclass
 
 LEAST_RUNS = 1000
 """Runs of which one in a thousand is at least one."""
+LONGEST_PERIOD = 0.02
+"""The most seconds from the begin of a run to that of the next. The processor has gone to sleep by then, and
+1,000 runs that wait for longer would take minutes."""
 LOAD = (
     "import numpy as np\n"
     "a, b = np.ones((256, 256), np.float32), np.zeros(1 << 22, np.float32)\n"
@@ -58,19 +62,21 @@ class Latencies:
 
 def parse_deadline(text: str) -> float:
     """Return the seconds of a text such as "5ms", "800us" or "1s". Raises ValueError for any other text."""
-    for unit, seconds in (("us", 1e-6), ("ms", 1e-3), ("s", 1.0)):
-        number = text.removesuffix(unit).strip()
-        if text.endswith(unit) and number.replace(".", "", 1).isdigit() and float(number) > 0:
-            return float(number) * seconds
+    found = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+) *(us|ms|s)", text.strip())
+    if found and 0 < (seconds := float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2]]) < math.inf:
+        return seconds
     raise ValueError(f"--deadline {text!r} is no time: write for example 5ms, 800us or 1s")
 
 
 def latencies(
     run: Callable[[], object], deadline: float, seconds: float, least: int = LEAST_RUNS
 ) -> list[float]:
-    """Return the seconds of runs, in ascending order. A run begins each `deadline` seconds, or at once if the
-    last one ended too late. There are as many as fit `seconds`, and at least `least`."""
+    """Return the seconds of runs, in ascending order.
+
+    A run begins each `deadline` seconds, but `LONGEST_PERIOD` after the last one at the latest, or at once if
+    the last one ended too late. There are as many as fit `seconds`, and at least `least`."""
     run()
+    period = min(deadline, LONGEST_PERIOD)
     times: list[float] = []
     enabled = gc.isenabled()
     gc.disable()
@@ -80,7 +86,7 @@ def latencies(
             start = time.perf_counter()
             run()
             times.append(time.perf_counter() - start)
-            time.sleep(max(0.0, start + deadline - time.perf_counter()))
+            time.sleep(max(0.0, start + period - time.perf_counter()))
     finally:
         if enabled:
             gc.enable()

@@ -58,6 +58,8 @@ def bench(
     from jangin.commands.bench import bench as work
     from jangin.commands.bench import layers as account
 
+    if deadline and (layers or symbolic or tune):
+        raise typer.BadParameter("--deadline takes none of --layers, --symbolic and --tune")
     if layers:
         account(models, context.obj, threads, shape or [], input or [], target, json, trace)
         return

@@ -29,7 +29,18 @@ def test_runs_begin_a_deadline_apart() -> None:
     assert time.perf_counter() - begun >= 20 * 0.005
 
 
-@pytest.mark.parametrize("text", ["", "5", "ms", "-1ms", "0ms", "5 hours", "1.2.3s"])
+@pytest.mark.parametrize("deadline", [60.0, 1e300])
+def test_a_long_deadline_is_not_waited_for(deadline: float) -> None:
+    """Runs with a deadline of minutes follow one another quickly, however long the deadline is."""
+    begun = time.perf_counter()
+    assert len(latencies(lambda: None, deadline, 0.0, least=3)) == 3
+    assert time.perf_counter() - begun < 30
+
+
+NO_TIMES = ["", "5", "ms", "-1ms", "0ms", "5 hours", "1.2.3s", "²ms", "0.s", "1e3s", 400 * "9" + "s"]
+
+
+@pytest.mark.parametrize("text", NO_TIMES)
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no time: write for example 5ms"):
         parse_deadline(text)
@@ -60,3 +71,11 @@ def test_the_command(cli: Cli, tmp_path: Path) -> None:
     alone, under_load = json.loads(file.read_text())
     assert alone["load"] == 0 < under_load["load"] and alone["runs"] >= 1000
     assert 0 < alone["p50_ms"] <= alone["p99_ms"] <= alone["p99.9_ms"] <= alone["worst_ms"]
+
+
+@pytest.mark.parametrize("other", [["--layers"], ["--symbolic"], ["--tune", "1s"]])
+def test_what_a_deadline_excludes_is_refused(other: list[str], cli: Cli, tmp_path: Path) -> None:
+    """No option is passed over in silence."""
+    onnx.save(small_model(), tmp_path / "small.onnx")
+    done = cli("bench", tmp_path / "small.onnx", "--deadline", "1ms", *other)
+    assert done.status == 2 and "takes none" in done.err
