@@ -39,37 +39,52 @@ FUNCTIONS = {
     ),
     "input_count": ("int32_t {p}_input_count(void)", ""),
     "output_count": ("int32_t {p}_output_count(void)", ""),
-    "size_count": ("int32_t {p}_size_count(void)", "How many sizes are known only at run time."),
-    "input_name": ("const char *{p}_input_name(int32_t index)", "Null where there is no such input."),
+    "size_count": ("int32_t {p}_size_count(void)", "Returns how many sizes are known only at run time."),
+    "input_name": (
+        "const char *{p}_input_name(int32_t index)",
+        "Returns an input's name, or null if there is no such input.",
+    ),
     "output_name": ("const char *{p}_output_name(int32_t index)", ""),
     "size_name": ("const char *{p}_size_name(int32_t index)", ""),
-    "input_index": ("int32_t {p}_input_index(const char *name)", "An input's number, or an error."),
+    "input_index": ("int32_t {p}_input_index(const char *name)", "Returns an input's number, or an error."),
     "output_index": ("int32_t {p}_output_index(const char *name)", ""),
     "size_index": ("int32_t {p}_size_index(const char *name)", ""),
     "input_type": (
         "const char *{p}_input_type(int32_t index)",
-        "Its elements: f32, f64, f16 and bf16 (bits), i8 to i64, u8 to u64, bool (a byte, 0 or 1), ...",
+        "Returns the type of its elements: f32, f64, f16 and bf16 (bits), i8 to i64, u8 to u64, bool\n"
+        "(a byte, 0 or 1), ...",
     ),
     "output_type": ("const char *{p}_output_type(int32_t index)", ""),
     "input_quantization": (
         "const {p}_quantization *{p}_input_quantization(int32_t index)",
-        "What its integers stand for. Null where they stand for themselves.",
+        "Returns the real numbers that its integers stand for, or null if they stand for themselves.",
     ),
     "output_quantization": ("const {p}_quantization *{p}_output_quantization(int32_t index)", ""),
     "input_shape": (
         "int32_t {p}_input_shape(int32_t index, const int64_t *sizes, int64_t *shape)",
-        "The number of dimensions, or an error; `shape` (at most {P}_MAX_RANK) gets them unless it is null.",
+        "Returns the number of dimensions, or an error. `shape` gets them unless it is null,\n"
+        "{P}_MAX_RANK at most.",
     ),
     "output_shape": ("int32_t {p}_output_shape(int32_t index, const int64_t *sizes, int64_t *shape)", ""),
-    "input_bytes": ("int64_t {p}_input_bytes(int32_t index, const int64_t *sizes)", "Or an error."),
+    "input_bytes": (
+        "int64_t {p}_input_bytes(int32_t index, const int64_t *sizes)",
+        "Returns its bytes, or an error.",
+    ),
     "output_bytes": ("int64_t {p}_output_bytes(int32_t index, const int64_t *sizes)", ""),
-    "error_text": ("const char *{p}_error_text(int32_t code)", "What a code means, in words."),
-    "version": ("const char *{p}_version(void)", "What compiled the model, and for which machine."),
-    "licence": ("const char *{p}_licence(void)", "Of the generated code; the weights are their author's."),
-    "weights_bytes": ("int64_t {p}_weights_bytes(void)", "Bytes of constants."),
+    "error_text": ("const char *{p}_error_text(int32_t code)", "Returns the text of an error."),
+    "version": (
+        "const char *{p}_version(void)",
+        "Returns the compiler's version, and the machine that it compiled for.",
+    ),
+    "licence": (
+        "const char *{p}_licence(void)",
+        "Returns the licence of the generated code. The weights are their author's.",
+    ),
+    "weights_bytes": ("int64_t {p}_weights_bytes(void)", "Returns the bytes of constants."),
     "use_weights": (
         "int32_t {p}_use_weights(const void *weights, int64_t bytes)",
-        "Before the first run: where {p}.bin lies in memory, at a multiple of 64, as long as runs go on.",
+        "Tells where {p}.bin lies in memory, before the first run. It lies at a multiple of 64,\n"
+        "as long as runs go on.",
     ),
 }
 """The functions that a model exports, by their names without the prefix: the declaration in C, and the

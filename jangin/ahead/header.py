@@ -97,8 +97,8 @@ def _quantization(model: Model) -> list[str]:
 
 
 _THREADS = (
-    "Of the file of threads: start so many (the caller's among them; -1 where that fails) and stop them.\n"
-    "No run may be going on."
+    "The file of threads has these. The first starts so many threads, the caller's among them,\n"
+    "or returns -1. The second stops them. No run may be going on."
 )
 
 
