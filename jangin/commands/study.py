@@ -171,10 +171,14 @@ def parse_engines(text: str) -> tuple[str, ...]:
         return tuple(e for e in STUDIED if e in ("jangin", "aot") or installed(e))
     names = tuple(dict.fromkeys(text.split(",")))
     for name in names:
-        if name not in STUDIED and not _own_engine(name):
-            raise ValueError(
-                f"--engines {name!r} is unknown: there are all, {', '.join(STUDIED)}, and module:function"
-            )
+        if name in STUDIED or _own_engine(name):
+            continue
+        module, _, function = name.partition(":")
+        if module and function:
+            raise ValueError(f"--engines {name!r}: module {module} is neither installed nor in this folder")
+        raise ValueError(
+            f"--engines {name!r} is unknown: there are all, {', '.join(STUDIED)}, and module:function"
+        )
     return names
 
 

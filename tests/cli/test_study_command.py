@@ -67,8 +67,8 @@ def test_an_engine_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mon
     ("given", "message"),
     [
         (("--engines", "onxruntime"), "'onxruntime' is unknown: there are all, jangin"),
-        (("--engines", "nowhere:engine"), "'nowhere:engine' is unknown"),
-        (("--engines", "nowhere.inside:engine"), "'nowhere.inside:engine' is unknown"),
+        (("--engines", "nowhere:engine"), "module nowhere is neither installed nor in this folder"),
+        (("--engines", "nowhere.inside:engine"), "module nowhere.inside is neither installed"),
         (("--engines", "small:"), "'small:' is unknown"),
         (("--threads", "two"), "--threads 'two' is no list of counts"),
         (("--batch", "n=0"), "--batch '0' is no list of counts"),
