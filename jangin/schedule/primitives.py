@@ -337,7 +337,7 @@ def _inside(s: Stmt, guards: Sequence[Expr], lane: Var, padded: Sequence[str]) -
 
     def safe(n: Expr) -> Expr | None:
         if isinstance(n, Select):
-            read = [k for k in loads(n.a) if protected(k)]
+            read = [k for arm in (n.a, n.b) for k in loads(arm) if protected(k)]
             cond = clamp(n.cond, {e for k in read for e in masked(k)}) if read else n.cond
             return None if cond is n.cond else select(cond, n.a, n.b)
         if not isinstance(n, Load) or not protected(n):

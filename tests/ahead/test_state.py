@@ -171,7 +171,10 @@ def test_quantization_of_an_onnx_model() -> None:
     made = jangin.emit(model, "c", name="net").model
     found = {t.name: t.quantization for t in (*made.inputs, *made.outputs)}
     known = {"a": [0.5, 7], "b": [0.25, 0], "y": [0.5, -3]}
-    wanted = {n: Quantization(known[n][0], int(known[n][1])) if n in known else None for n in ("a", "b", "c", "s", "y", "z")}
+    wanted = {
+        n: Quantization(known[n][0], int(known[n][1])) if n in known else None
+        for n in ("a", "b", "c", "s", "y", "z")
+    }
     assert found == wanted
     for isolated in (False, True):
         assert jangin.compile(model, isolated=isolated, cache=False).metadata["quantization"] == known

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from random import Random
 
 import numpy as np
 import pytest
@@ -388,3 +389,35 @@ def test_a_result_that_another_is_made_of(on: str, columns: int) -> None:
     func = choose(Workload("kernel", stages, (x,), dict(SYMBOLS), (), target(on), 3)).func
     assert func.results == (y, low, high)
     check(func, on)
+
+
+def _bound(rng: Random, width: int, given: Buffer) -> Expr:
+    """Return an integer that is the same for all lanes. Mostly, all its parts are multiples of the lanes."""
+    parts = N, M, R, N * M, N // 3, M % 5, Load(given, (R,))
+    step = width if rng.random() < 0.7 else rng.choice([1, 2, width // 2, width + 1])
+    total: Expr = const(rng.randrange(-3, 4) * step)
+    for part in rng.sample(parts, rng.randrange(4)):
+        total = total + part * (rng.choice([-3, -2, -1, 1, 2]) * step)
+    return total
+
+
+@each_target
+@pytest.mark.parametrize("seed", range(4))
+def test_comparisons_of_lanes_with_bounds(on: str, seed: int) -> None:
+    """A bound is any sum of sizes, loops and elements, on either side, with lanes that count up or down."""
+    rng, width, given = Random(seed), lanes(on), buffer("given", 3, dtype=I64)
+    marks, masked = (buffer(name, 16, 3, width, dtype=I32) for name in ("marks", "masked"))
+    stores: list[Stmt] = []
+    for number in range(16):
+        left, right = (_bound(rng, width, given) for _ in range(2))
+        sides = [left + L * rng.choice([1, -1]), right]
+        rng.shuffle(sides)
+        holds = binary(rng.choice(["lt", "le", "gt", "ge", "eq", "ne"]), *sides)
+        at = const(number), R, L
+        one, two = const(1, I32), const(2, I32)
+        stores += [Store(marks, at, select(holds, one, two)), If(holds, Store(masked, at, one))]
+    body = loop(R, 3, loop(L, width, block(*stores), "vector"))
+    func = Func("kernel", (given, marks, masked), 2, SYMBOLS, body)
+    for n, m in [(1, 1), (2, 1), (1, 3), (3, 2), (7, 4), (5, 9)]:
+        elements = np.array([rng.randrange(-4, 5) for _ in range(3)])
+        check(func, on, n, m, {"given": elements})

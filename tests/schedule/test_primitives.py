@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +10,12 @@ import pytest
 from templates.kernels import buffer
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Expr, const, select
+from jangin.ir.expr import Binary, Expr, Select, call, const, select
 from jangin.ir.interpret import run_func, size
-from jangin.ir.loop import Alloc, For, Func, If, Let, Store, block, statements
+from jangin.ir.loop import Alloc, For, Func, If, Let, Store, block, map_stmt, statements
 from jangin.ir.parse import parse_func
 from jangin.ir.text import print_func
-from jangin.ir.traversal import loads
+from jangin.ir.traversal import loads, rewrite
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import simplify_func
 from jangin.schedule.primitives import distinct, find, loop_names
@@ -118,11 +118,19 @@ def test_privatize(name: str, rows: int, columns: int) -> None:
     assert acc.shape == (const(rows), const(columns)) and acc.memory == "register"
 
 
+@pytest.mark.parametrize("exchanged", [False, True])
 @pytest.mark.parametrize("rows", [3, 7, 16])
-def test_privatize_beyond_the_last_row(rows: int) -> None:
+def test_privatize_beyond_the_last_row(rows: int, exchanged: bool) -> None:
     """Rows beyond the last read the last one. So does the test for the image's border, as it would allow
-    other positions."""
-    do(naive("conv"), ("fuse", "i1", "i2", "m"), ("split", "m", rows), ("privatize", "out.acc", ["mi", "i3"]))
+    other positions. Either arm of the choice may be the one that reads."""
+
+    def arms_exchanged(e: Expr) -> Expr | None:
+        return select(call("not", e.cond), e.b, e.a) if isinstance(e, Select) else None
+
+    func = naive("conv")
+    if exchanged:
+        func = replace(func, body=map_stmt(func.body, lambda e: rewrite(e, arms_exchanged)))
+    do(func, ("fuse", "i1", "i2", "m"), ("split", "m", rows), ("privatize", "out.acc", ["mi", "i3"]))
 
 
 @pytest.mark.parametrize("name", ["matmul", "symbolic-rows"])
