@@ -14,14 +14,16 @@ def __getattr__(name: str) -> Any:
     if name == "set_threads":
         from jangin.blas.compiled import set_threads as function
     else:
-        from jangin.blas.calls import found as find
+        import jangin.blas.batched as batched
+        import jangin.blas.calls as calls
 
-        function = find(name)
+        function = batched.function(name) if name in batched.NAMES else calls.found(name)
     globals()[name] = function
     return function
 
 
 def __dir__() -> list[str]:
+    from jangin.blas.batched import NAMES
     from jangin.blas.calls import all_routines
 
-    return sorted([*all_routines(), "set_threads"])
+    return sorted({*all_routines(), *NAMES, "set_threads"})

@@ -19,7 +19,7 @@ from jangin.blas.blocked import Blocked, is_large
 from jangin.blas.compiled import run, set_to
 from jangin.blas.direct import Direct, Made, keep, same_kind
 from jangin.blas.routine import LETTERS, TYPES, Routine
-from jangin.blas.table import ROUTINES
+from jangin.blas.table import BATCHED, ROUTINES
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
 
@@ -393,7 +393,7 @@ class _Call:
 @cache
 def all_routines() -> Mapping[str, tuple[str, Routine]]:
     """Return the letter and routine of every name, such as dgemm."""
-    return {r.named(t): (t, r) for r in ROUTINES.values() for t in r.types}
+    return {r.named(t): (t, r) for r in (*ROUTINES.values(), *BATCHED.values()) for t in r.types}
 
 
 def found(name: str) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 
 from jangin.blas.routine import AGAIN, Routine
-from jangin.blas.table import ROUTINES
+from jangin.blas.table import BATCHED, ROUTINES
 from jangin.compiler.cache import Cache, key, source_digest
 from jangin.ir.graph import Array
 from jangin.options import Options
@@ -105,7 +105,7 @@ def _loaded(
     """Return a kernel, and the names of its operands and of its sizes in order. All kernels share the threads
     of one."""
     with _making:
-        artifact = _artifact(ROUTINES[name], letter, letters, threads)
+        artifact = _artifact((ROUTINES | BATCHED)[name], letter, letters, threads)
         shared = _first(threads) if (name, letter) != _FIRST[:2] else None
         inputs = tuple(n.removesuffix(AGAIN) for n in artifact.plan.inputs)
         return Executable(artifact, threads, shared), inputs, tuple(v.name for v, _ in artifact.plan.symbols)

@@ -101,6 +101,10 @@ class Product:
 
     def result(self, *pairs: Pair) -> Tensor:
         """Return the sum of products."""
+        return self.k.nest(self.names, self.loops(*pairs), self.k.routine.written[0])
+
+    def loops(self, *pairs: Pair) -> For:
+        """Return the loop over the tasks of a sum of products."""
         tile, task = self.tile, Var("task")
         down, across = ceil(self.m, tile.rows), ceil(self.n, tile.columns)
         tasks_down = ceil(down, PANELS)
@@ -114,8 +118,7 @@ class Product:
         body = Let(row, task % tasks_down * own_down, Let(column, task // tasks_down * own_across, work))
         body = Let(own_across, ceil(across, maximum(tasks_across, const(1))), body)
         body = Let(own_down, ceil(down, maximum(tasks_down, const(1))), body)
-        nest = For(task, tasks_down * tasks_across, body, "parallel")
-        return self.k.nest(self.names, nest, self.k.routine.written[0])
+        return For(task, tasks_down * tasks_across, body, "parallel")
 
     def _scalar(self, name: str) -> Expr:
         if name not in self.names.split():

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jangin.blas.interface_batched import batch_declaration, batch_function
 from jangin.blas.routine import LETTERS, SIZES, Routine
+from jangin.blas.table import BATCHED
 
 C_TYPES = {"s": "float", "d": "double"}
 ENUMS = {
@@ -274,7 +276,12 @@ def _turned(r: Routine) -> list[str]:
 
 def header(compiled: Sequence[Compiled]) -> str:
     """Return the text of the header."""
-    lines = [f"{cblas_declaration(c)};\n{fortran_declaration(c)};" for c in compiled]
+    lines = [
+        f"{batch_declaration(c)};"
+        if c.routine.name in BATCHED
+        else f"{cblas_declaration(c)};\n{fortran_declaration(c)};"
+        for c in compiled
+    ]
     return _HEADER.replace("<DECLARATIONS>", "\n".join(lines))
 
 
@@ -286,7 +293,11 @@ def source(compiled: Sequence[Compiled]) -> str:
         for c in compiled
         for p in c.prefixes
     ]
-    functions = [text for c in compiled for text in (fortran(c), cblas(c))]
+    functions = [
+        text
+        for c in compiled
+        for text in ((batch_function(c),) if c.routine.name in BATCHED else (fortran(c), cblas(c)))
+    ]
     return "\n".join([_COMMON, *kernels, "", *functions])
 
 

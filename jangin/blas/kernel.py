@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jangin.blas.routine import AGAIN, TYPES, Routine
-from jangin.ir.dtype import DType
+from jangin.blas.routine import AGAIN, PLACES, TYPES, Routine
+from jangin.ir.dtype import I64, DType
 from jangin.ir.expr import Expr, ExprLike, Var, cast, const, eq, select
 from jangin.ir.graph import Graph
 from jangin.ir.loop import Stmt
@@ -37,6 +37,8 @@ class Kernel:
 
     def _type(self, name: str) -> DType:
         """Return the type of an operand. Scalars beside small floats have the type of sums."""
+        if name == PLACES:
+            return I64
         return accumulator(self.dtype) if name in self.routine.scalars else self.dtype
 
     def _shape(self, name: str) -> tuple[Expr, ...]:

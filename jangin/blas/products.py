@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from jangin.blas.columns import combined, each, lanes
 from jangin.blas.dense import Pair, Product
 from jangin.blas.kernel import Kernel, scaled
-from jangin.ir.expr import Buffer, Expr, Load, Var, const
-from jangin.ir.loop import For, Let, Stmt, Store
+from jangin.blas.routine import PLACES
+from jangin.ir.dtype import I64
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, maximum
+from jangin.ir.loop import For, Let, Stmt, Store, replace_buffer
 from jangin.ops.values import Tensor
 
 
@@ -78,10 +81,38 @@ def gemmtr(k: Kernel) -> Tensor:
 
 
 def _general(k: Kernel, m: Expr, triangle: str = "") -> Tensor:
+    p, pair = _product(k, m, triangle)
+    return p.result(pair)
+
+
+def _product(k: Kernel, m: Expr, triangle: str = "") -> tuple[Product, Pair]:
     n = k.size("n")
     p = Product(k, "alpha a b beta", (m, n), k.size("k"), triangle)
     rows, columns = p.operand("a", m, k.is_set("transa")), p.operand("b", n, not k.is_set("transb"))
-    return p.result(Pair(rows, columns))
+    return p, Pair(rows, columns)
+
+
+def gemm_batch(k: Kernel) -> Tensor:
+    """c := alpha op(a) op(b) + beta c for each product of a batch. The tasks of all products are shared by
+    all threads. Row i of `offsets` has the places of the i-th a, b and c behind the first element."""
+    p, pair = _product(k, k.size("m"))
+    tasks, task, item = p.loops(pair), Var("batch_task"), Var("item")
+    places = Buffer("x4", I64, k[PLACES].shape)
+    body, behind = tasks.body, [Var(f"behind_{name}") for name in "abc"]
+    for name, offset in zip(("x1", "x2", "out"), behind, strict=True):
+        buffer = p.out if name == "out" else Buffer(name, k.dtype, k["ab"[name == "x2"]].shape)
+        body = replace_buffer(body, name, buffer, partial(_further, offset))
+    each = maximum(tasks.extent, const(1))
+    body = Let(tasks.var, task % each, body)
+    for n, offset in enumerate(behind):
+        body = Let(offset, Load(places, (item, const(n))), body)
+    loop = For(task, k.size("batch") * tasks.extent, Let(item, task // each, body), "parallel")
+    return k.nest(f"{p.names} {PLACES}", loop, "c")
+
+
+def _further(offset: Expr, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """Return the index of an element that lies `offset` elements behind the one at `index`."""
+    return (*index[:-1], index[-1] + offset)
 
 
 def symm(k: Kernel) -> Tensor:

@@ -22,7 +22,9 @@ LETTERS: Mapping[str, str] = {
 """The values of each option, in the order of SciPy's numbers 0, 1. Other letters become one of these."""
 AGAIN = "_again"
 """The end of the name of an operand that is another one's memory."""
-SIZES = ("m", "n", "k", "kl", "ku")
+SIZES = ("m", "n", "k", "kl", "ku", "batch")
+PLACES = "offsets"
+"""The operand with the place of each matrix of a batch: one row for each product, in elements."""
 
 
 @dataclass(frozen=True)

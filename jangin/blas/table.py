@@ -9,7 +9,7 @@ import jangin.blas.products as products
 import jangin.blas.rotations as rotations
 import jangin.blas.solve as solve
 import jangin.blas.vectors as vectors
-from jangin.blas.routine import Routine
+from jangin.blas.routine import PLACES, Routine
 
 _X_Y = {"x": "n", "y": "n"}
 _STEPS = "n,offx,incx,offy,incy"
@@ -150,3 +150,13 @@ ROUTINES: Mapping[str, Routine] = {
     )
 }  # fmt: skip
 """Every routine by its name without the letter of a type."""
+
+BATCHED: Mapping[str, Routine] = {
+    "gemm_strided_batched": Routine(
+        "gemm_strided_batched", 3, "transa transb m n k alpha a lda b ldb beta c ldc offsets batch",
+        "alpha,a,b,[beta,c,trans_a,trans_b,overwrite_c]",
+        {"a": "transa? m k | k m", "b": "transb? k n | n k", "c": "m n", PLACES: "batch 3"}, "c",
+        products.gemm_batch, updates=("c",),
+    ),
+}  # fmt: skip
+"""The routine of many products at once, by its name without the letter of a type."""
