@@ -18,12 +18,12 @@ import numpy as np
 from jangin.blas.blocked import Blocked, is_large
 from jangin.blas.compiled import run, set_to
 from jangin.blas.direct import Direct, Made, keep, same_kind
-from jangin.blas.routine import LETTERS, TYPES, Routine
-from jangin.blas.table import BATCHED, ROUTINES
+from jangin.blas.routine import PAIRS, TYPES, Routine
+from jangin.blas.table import BATCHED, COMPLEX, ROUTINES
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
 
-NUMPY: Mapping[str, Any] = {t: d.numpy for t, d in TYPES.items()}
+NUMPY: Mapping[str, Any] = {t: d.numpy for t, d in TYPES.items()} | {"c": np.complex64, "z": np.complex128}
 _OPTION_OF = {"lower": "uplo", "trans_a": "transa", "trans_b": "transb"}
 """SciPy's names of options that Fortran calls otherwise."""
 _DEFAULTS = {"alpha": 1.0, "beta": 0.0, "a": 1.0}
@@ -104,7 +104,7 @@ class _Call:
     def __init__(self, letter: str, routine: Routine, values: dict[str, Any]) -> None:
         self.letter, self.routine, self.values = letter, routine, values
         self.dtype = NUMPY[letter]
-        self.of_scalars = self.dtype if letter in "sd" else np.float32
+        self.of_scalars = self.dtype if letter in "sdcz" else np.float32
         self.options = self._options()
         self.sizes = {n: int(values[n]) for n in routine.sizes if n in values}
         self.arrays: dict[str, Array] = {}
@@ -120,14 +120,15 @@ class _Call:
         return name == "a" and {"side", "diag"} <= self.options.keys()
 
     def _options(self) -> dict[str, str]:
-        options = {o: LETTERS[o][0] for o in self.routine.options}
+        options = {o: self.routine.letters(o)[0] for o in self.routine.options}
         for name, value in self.values.items():
             option = _OPTION_OF.get(name, name)
             if option in options:
                 most = 2 if option.startswith("trans") else 1
                 if value not in range(most + 1):
                     raise illegal(self.letter, self.routine, option, f"is {value!r}, not 0 to {most}")
-                options[option] = LETTERS[option][min(int(value), 1)]
+                letters = self.routine.letters(option)
+                options[option] = letters[min(int(value), len(letters) - 1)]
         return options
 
     def _wrong(self, argument: str, why: str) -> BlasError:
@@ -305,7 +306,8 @@ class _Call:
 
     def _operand(self, name: str) -> Array:
         if name in self.routine.scalars:
-            return np.asarray(self.values.get(name, _DEFAULTS.get(name, 0.0)), self.of_scalars)
+            of = PAIRS[self.letter].numpy if name in self.routine.real else self.of_scalars
+            return np.asarray(self.values.get(name, _DEFAULTS.get(name, 0.0)), of)
         if name in self.routine.matrices:
             return self._columns(name)
         if name in self.routine.vectors:
@@ -393,7 +395,8 @@ class _Call:
 @cache
 def all_routines() -> Mapping[str, tuple[str, Routine]]:
     """Return the letter and routine of every name, such as dgemm."""
-    return {r.named(t): (t, r) for r in (*ROUTINES.values(), *BATCHED.values()) for t in r.types}
+    tables = (*ROUTINES.values(), *BATCHED.values(), *COMPLEX.values())
+    return {r.named(t): (t, r) for r in tables for t in r.types}
 
 
 def found(name: str) -> Callable[..., Any]:

@@ -8,8 +8,10 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cache
 
-from jangin.blas.routine import AGAIN, Routine
-from jangin.blas.table import BATCHED, ROUTINES
+import numpy as np
+
+from jangin.blas.routine import AGAIN, PAIRS, Routine
+from jangin.blas.table import routine_of
 from jangin.compiler.cache import Cache, key, source_digest
 from jangin.ir.graph import Array
 from jangin.options import Options
@@ -48,13 +50,19 @@ def run(
     executable, inputs, order = loaded(routine, letter, options)
     ordered = tuple([sizes[n] for n in order])
     if not routine.in_place(letter):
-        return executable.execute([arrays[n] for n in inputs], ordered)
+        made = executable.execute([arrays[n] for n in inputs], ordered)
+        return [_whole(a) for a in made] if letter in PAIRS else made
     ready = _readied(executable, ordered)
     try:
         ready.run([address(arrays[n]) for n in (*inputs, *routine.written)])
     finally:
         _kept(executable, ordered, ready)
     return [arrays[n] for n in routine.written]
+
+
+def _whole(parts: Array) -> Array:
+    """Return the complex numbers whose parts lie side by side."""
+    return parts.view(np.result_type(parts, np.complex64))
 
 
 class Ready:
@@ -105,7 +113,7 @@ def _loaded(
     """Return a kernel, and the names of its operands and of its sizes in order. All kernels share the threads
     of one."""
     with _making:
-        artifact = _artifact((ROUTINES | BATCHED)[name], letter, letters, threads)
+        artifact = _artifact(routine_of(name, letter), letter, letters, threads)
         shared = _first(threads) if (name, letter) != _FIRST[:2] else None
         inputs = tuple(n.removesuffix(AGAIN) for n in artifact.plan.inputs)
         return Executable(artifact, threads, shared), inputs, tuple(v.name for v, _ in artifact.plan.symbols)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jangin.blas.routine import AGAIN, PLACES, TYPES, Routine
+from jangin.blas.routine import AGAIN, PAIRS, PLACES, TYPES, Routine
 from jangin.ir.dtype import I64, DType
 from jangin.ir.expr import Expr, ExprLike, Var, cast, const, eq, select
 from jangin.ir.graph import Graph
@@ -23,11 +23,13 @@ from jangin.targets.machine import Machine
 class Kernel:
     """The operands that a routine's body reads, and the functions that it makes results with.
 
-    `dtype` is the type of the elements. `options` has the letter of each option. `operands` are the arguments
+    `dtype` is the type of the elements, or of both parts of complex ones. An element has so many `parts`, which
+    lie side by side, and shapes count parts. `options` has the letter of each option. `operands` are the arguments
     by name."""
 
     def __init__(self, routine: Routine, letter: str, options: Mapping[str, str], machine: Machine) -> None:
-        self.routine, self.dtype, self.options = routine, TYPES[letter], options
+        self.routine, self.dtype, self.options = routine, (TYPES | PAIRS)[letter], options
+        self.parts = 2 if letter in PAIRS else 1
         self.machine = machine
         names = (*routine.sizes, *(f"ld{m}" for m in routine.matrices))
         self.b = Builder(f"{letter}{routine.name}", {Var(n): (const(0), None) for n in names})
@@ -43,9 +45,10 @@ class Kernel:
 
     def _shape(self, name: str) -> tuple[Expr, ...]:
         if name not in self.routine.extents:
-            return ()
+            return (const(2),) if self.parts == 2 and name not in self.routine.real else ()
         extents = [self.size(e) for e in self.routine.extent(name, self.options)]
-        return (extents[1], Var(f"ld{name}")) if name in self.routine.matrices else tuple(extents)
+        shape = [extents[1], Var(f"ld{name}")] if name in self.routine.matrices else extents
+        return (*shape[:-1], shape[-1] * self.parts)
 
     def size(self, text: str) -> Expr:
         """Return a size, given its name, a number, or a sum of these. "n*" is the length of a packed
@@ -123,7 +126,7 @@ class Kernel:
         if name in self.in_place:
             return self._shape(name)
         extents = [self.size(e) for e in self.routine.extent(name, self.options)]
-        return tuple(reversed(extents))
+        return (*reversed(extents[1:]), extents[0] * self.parts)
 
     def updated(self, product: Tensor, before: Tensor) -> Tensor:
         """Return alpha product + beta before. A factor of 0 leaves its operand out, even if that is NaN."""

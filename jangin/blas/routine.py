@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 TYPES: Mapping[str, DType] = {"s": F32, "d": F64, "h": F16, "b": BF16}
 """The type of elements by the letter before a routine's name."""
+PAIRS: Mapping[str, DType] = {"c": F32, "z": F64}
+"""The type of the real and the imaginary part of complex elements, which lie side by side."""
 LETTERS: Mapping[str, str] = {
     "trans": "NT", "transa": "NT", "transb": "NT", "uplo": "UL", "diag": "NU", "side": "LR",
 }  # fmt: skip
 """The values of each option, in the order of SciPy's numbers 0, 1. Other letters become one of these."""
+CONJUGATED = "NTC"
+"""The values of an option of complex routines that transposes: not, transposed, conjugate and transposed."""
 AGAIN = "_again"
 """The end of the name of an operand that is another one's memory."""
 SIZES = ("m", "n", "k", "kl", "ku", "batch")
@@ -57,6 +61,8 @@ class Routine:
         """Return the routine's name for a type: dgemm, idamax."""
         if self.name in ("sdsdot", "dsdot"):
             return self.name
+        if self.name == "rscal":
+            return {"c": "csscal", "z": "zdscal"}[letter]
         return f"i{letter}{self.name[1:]}" if self.name == "iamax" else f"{letter}{self.name}"
 
     @cached_property
@@ -75,6 +81,11 @@ class Routine:
     def options(self) -> tuple[str, ...]:
         return tuple(w for w in self.words if w in LETTERS)
 
+    def letters(self, option: str) -> str:
+        """Return the values of an option."""
+        transposes = option.startswith("trans") and self.types == "cz"
+        return CONJUGATED if transposes else LETTERS[option]
+
     @cached_property
     def sizes(self) -> tuple[str, ...]:
         return tuple(w for w in self.words if w in SIZES)
@@ -86,7 +97,7 @@ class Routine:
 
     def in_place(self, letter: str) -> tuple[str, ...]:
         """Return the matrices that the kernel updates where they lie, with their leading dimensions."""
-        return self.updates if letter in "sd" else ()
+        return self.updates if letter in "sdcz" else ()
 
     @cached_property
     def vectors(self) -> tuple[str, ...]:
@@ -105,6 +116,11 @@ class Routine:
         return tuple(w for w in self.words if w not in known | steps)
 
     @cached_property
+    def real(self) -> tuple[str, ...]:
+        """The factors that are real numbers though the elements are complex."""
+        return ("a",) if self.name == "rscal" else ()
+
+    @cached_property
     def idle(self) -> str:
         """The factor that leaves every operand as it is if it is 0, or "" if there is none."""
         if self.name == "axpy":
@@ -119,7 +135,7 @@ class Routine:
     @cached_property
     def one_sided(self) -> bool:
         """Whether the routine does nothing for a step of 0 or less."""
-        return self.name in ("asum", "scal", "iamax")
+        return self.name in ("asum", "scal", "rscal", "iamax")
 
     @cached_property
     def in_order(self) -> tuple[str, ...]:
@@ -147,5 +163,5 @@ class Routine:
 
     def variants(self) -> Iterator[dict[str, str]]:
         """Yield every choice of the options. Each is a kernel of its own."""
-        for letters in itertools.product(*(LETTERS[o] for o in self.options)):
+        for letters in itertools.product(*(self.letters(o) for o in self.options)):
             yield dict(zip(self.options, letters, strict=True))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import jangin.blas.columns as columns
+import jangin.blas.complexes as complexes
 import jangin.blas.products as products
 import jangin.blas.rotations as rotations
 import jangin.blas.solve as solve
@@ -160,3 +161,52 @@ BATCHED: Mapping[str, Routine] = {
     ),
 }  # fmt: skip
 """The routine of many products at once, by its name without the letter of a type."""
+
+COMPLEX: Mapping[str, Routine] = {
+    r.name: r
+    for r in (
+        Routine(
+            "axpy", 1, "n a x incx y incy", "x,y,[n,a,offx,incx,offy,incy]", _X_Y, "y", complexes.axpy, "cz",
+            updates=("y",),
+        ),
+        Routine(
+            "scal", 1, "n a x incx", "a,x,[n,offx,incx]", {"x": "n"}, "x", complexes.scal, "cz",
+            updates=("x",),
+        ),
+        Routine(
+            "rscal", 1, "n a x incx", "a,x,[n,offx,incx,overwrite_x]", {"x": "n"}, "x", complexes.rscal, "cz",
+            updates=("x",),
+        ),
+        *(
+            Routine(
+                name, 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "result", complexes.dot, "cz",
+            )
+            for name in ("dotu", "dotc")
+        ),
+        Routine(
+            "gemv", 2, "trans m n alpha a lda x incx beta y incy",
+            "alpha,a,x,[beta,y,offx,incx,offy,incy,trans,overwrite_y]",
+            {"a": "m n", "x": "trans? n | m", "y": "trans? m | n"}, "y", complexes.gemv, "cz",
+        ),
+        *(
+            Routine(
+                name, 2, "m n alpha x incx y incy a lda",
+                "alpha,x,y,[incx,incy,a,overwrite_x,overwrite_y,overwrite_a]",
+                {"x": "m", "y": "n", "a": "m n"}, "a", complexes.ger, "cz", updates=("a",),
+            )
+            for name in ("geru", "gerc")
+        ),
+        Routine(
+            "gemm", 3, "transa transb m n k alpha a lda b ldb beta c ldc",
+            "alpha,a,b,[beta,c,trans_a,trans_b,overwrite_c]",
+            {"a": "transa? m k | k m", "b": "transb? k n | n k", "c": "m n"}, "c", complexes.gemm, "cz",
+            updates=("c",),
+        ),
+    )
+}  # fmt: skip
+"""The complex routines by name without the letter of a type. `rscal` has a real factor: csscal, zdscal."""
+
+
+def routine_of(name: str, letter: str) -> Routine:
+    """Return a routine by its name, for the letter of a type."""
+    return COMPLEX[name] if letter in "cz" else (ROUTINES | BATCHED)[name]

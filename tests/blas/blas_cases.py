@@ -11,7 +11,8 @@ from jangin.blas.routine import Routine
 
 GUARD = 12345.0
 """The value of elements that no routine may write."""
-PLACES = {"side": "LR", "uplo": "UL", "diag": "NU", "trans": "NT", "transa": "NT", "transb": "NT"}
+DTYPES = {"s": np.float32, "d": np.float64, "c": np.complex64, "z": np.complex128}
+PLACES = {"side": "LR", "uplo": "UL", "diag": "NU", "trans": "NTC", "transa": "NTC", "transb": "NTC"}
 NAMES = {"lower": "uplo", "trans_a": "transa", "trans_b": "transb"}
 
 
@@ -28,7 +29,13 @@ def arguments(
     """Yield the arguments of a SciPy-like call by name. Vectors have the stride `step`, and begin behind two
     guard elements."""
     rng = np.random.default_rng(seed)
-    dtype = np.float32 if letter == "s" else np.float64
+    dtype = DTYPES[letter]
+    is_complex = letter in "cz"
+
+    def drawn(*shape: int) -> Any:
+        real = rng.standard_normal(shape)
+        return real + 1j * rng.standard_normal(shape) if is_complex else real
+
     needed = routine.scipy.partition("[")[0].split(",")
     for name in routine.scipy.replace("[", "").replace("]", "").split(","):
         option = NAMES.get(name, name)
@@ -36,14 +43,14 @@ def arguments(
             extents = [value(e, sizes) for e in routine.extent(name, options)]
             if name in routine.vectors:
                 whole = np.full(2 + (extents[0] - 1) * abs(step) + 1, GUARD, dtype)
-                whole[2 :: abs(step)] = rng.standard_normal(extents[0])
+                whole[2 :: abs(step)] = drawn(extents[0])
                 if f"off{name}" not in routine.scipy:  # GER takes whole vectors only
                     whole = whole[2 :: abs(step)].copy()
                 else:
                     yield f"off{name}", 2
                     yield f"inc{name}", step
             else:
-                whole = np.asfortranarray(rng.standard_normal(extents)).astype(dtype)
+                whole = np.asfortranarray(drawn(*extents)).astype(dtype)
             if len(extents) == 2 and extents[0] == extents[1]:
                 whole[np.diag_indices(extents[0])] += extents[0]
             if option == "a" and routine.name[:2] in ("tb", "tp"):
@@ -52,6 +59,7 @@ def arguments(
         elif option in options:
             yield name, PLACES[option].index(options[option])
         elif name in routine.scalars:
-            yield name, float(rng.choice([-1.25, 0.75, 2.0]))
+            factor = float(rng.choice([-1.25, 0.75, 2.0]))
+            yield name, factor * (1 - 0.5j) if is_complex and name not in routine.real else factor
         elif name in routine.sizes and (name in needed or (f"{name}," in routine.scipy and routine.vectors)):
             yield name, sizes[name]
