@@ -28,7 +28,7 @@ class Kernel:
     by name."""
 
     def __init__(self, routine: Routine, letter: str, options: Mapping[str, str], machine: Machine) -> None:
-        self.routine, self.dtype, self.options = routine, (TYPES | PAIRS)[letter], options
+        self.routine, self.dtype, self.options = routine, PAIRS.get(letter) or TYPES[letter], options
         self.parts = 2 if letter in PAIRS else 1
         self.machine = machine
         names = (*routine.sizes, *(f"ld{m}" for m in routine.matrices))

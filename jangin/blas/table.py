@@ -10,7 +10,7 @@ import jangin.blas.products as products
 import jangin.blas.rotations as rotations
 import jangin.blas.solve as solve
 import jangin.blas.vectors as vectors
-from jangin.blas.routine import PLACES, Routine
+from jangin.blas.routine import PAIRS, PLACES, Routine
 
 _X_Y = {"x": "n", "y": "n"}
 _STEPS = "n,offx,incx,offy,incy"
@@ -209,4 +209,4 @@ COMPLEX: Mapping[str, Routine] = {
 
 def routine_of(name: str, letter: str) -> Routine:
     """Return a routine by its name, for the letter of a type."""
-    return COMPLEX[name] if letter in "cz" else (ROUTINES | BATCHED)[name]
+    return COMPLEX[name] if letter in PAIRS else ROUTINES.get(name) or BATCHED[name]
