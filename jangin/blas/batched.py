@@ -63,7 +63,7 @@ def _strided(a: Array) -> Matrices | None:
     if lying is None or a.strides[0] % a.itemsize:
         return None
     offsets = np.arange(len(a), dtype=np.int64) * (a.strides[0] // a.itemsize)
-    return Matrices(a, offsets, *a.shape[1:], *lying)
+    return Matrices(a, offsets, a.shape[1], a.shape[2], *lying)
 
 
 def _listed(matrices: Sequence[Array]) -> Matrices | None:
@@ -74,7 +74,8 @@ def _listed(matrices: Sequence[Array]) -> Matrices | None:
     if lying is None or len(ways) > 1:
         return None
     places = np.array([address(a) for a in matrices], np.int64)
-    return Matrices(first, (places - places[0]) // first.itemsize, *first.shape, *lying)
+    rows, columns = first.shape
+    return Matrices(first, (places - places[0]) // first.itemsize, rows, columns, *lying)
 
 
 class _Batch:
