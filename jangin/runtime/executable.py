@@ -23,6 +23,7 @@ from jangin.runtime.layout import LAYOUTS, Frame, Layout
 from jangin.runtime.pickled import Loaded
 from jangin.runtime.profile import Launches, LaunchTime
 from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
+from jangin.runtime.tensors import Readable, Receiver, Taken, is_on_gpu, on_host, shape_of
 from jangin.runtime.threads import counted
 
 _array = np.ndarray
@@ -35,7 +36,9 @@ class Executable(Called, Loaded):
     """Runs a compiled model: `exe(x, y)` with arrays in input order, `exe(y=y, x=x)` by name, or
     `exe.run({"x": x, "y": y})`.
 
-    Arrays are NumPy's, or any that offer DLPack on the CPU. A run changes the arrays of inputs that the plan
+    Arrays are NumPy's, or any that offer DLPack on the CPU. A model on an NVIDIA GPU also takes tensors of
+    other libraries on it, and then returns tensors on it (see
+    `runtime.devices.cuda_tensors.DeviceTensor`). A run changes the arrays of inputs that the plan
     updates (`Plan.updates`), and returns them as outputs. Several threads may call one Executable at once;
     each call then has its own working memory.
 
@@ -174,13 +177,14 @@ class Executable(Called, Loaded):
 
     def launches(self, feeds: Mapping[str, Any]) -> Launches:
         """Prepare a run on these inputs, whose launches can then be made and timed one by one."""
-        arrays = self.accept([feeds[s.name] for s in self.inputs])
+        memory = self._module.memory()
+        arrays = self.accept([feeds[s.name] for s in self.inputs], memory)
         for place in self._updated:
             arrays[place] = arrays[place].copy()
         sizes = () if self._static is not None else self._signature.bind([a.shape for a in arrays])
         chosen = self._layout(sizes)
         self._confirm()
-        return self._module.memory().launches(chosen, arrays)
+        return memory.launches(chosen, arrays)
 
     def native_call(self, sizes: Sequence[int]) -> NativeCall:
         """Return a call by which native code runs the model, with its own working memory. Raises ValueError
@@ -205,6 +209,16 @@ class Executable(Called, Loaded):
             if len(self._idle) < self._kept:
                 self._idle.append(memory)
 
+    def to_device(self, value: Any) -> Any:
+        """Return a copy of an array in the memory of the model's NVIDIA GPU. A run whose inputs have such a
+        tensor leaves its outputs there too. Raises ValueError for a model on another device."""
+        uploaded = getattr(self._module, "uploaded", None)
+        if uploaded is None:
+            raise ValueError(
+                f"the device {self._artifact.device!r} takes arrays of the host: give them as is"
+            )
+        return uploaded(np.ascontiguousarray(value))
+
     def _run(self, given: Sequence[Any]) -> dict[str, Array]:
         """Check the inputs, run the plan, and return the outputs by name, in the plan's order."""
         if self._check is not None:
@@ -214,7 +228,7 @@ class Executable(Called, Loaded):
             outputs = memory.again(given) if self._are_fresh else None
             if outputs is not None:
                 return outputs
-            arrays = self.accept(given)
+            arrays = self.accept(given, memory)
             chosen = self._static
             if chosen is None:
                 shapes = tuple([a.shape for a in arrays])
@@ -234,7 +248,7 @@ class Executable(Called, Loaded):
     def _run_in(self, memory: Memory, chosen: Layout, arrays: Sequence[Array]) -> dict[str, Array]:
         memory.prepare(chosen)
         outputs = memory.run(chosen, arrays)
-        if self._are_fresh:
+        if self._are_fresh or len(outputs) == len(self._copiers):  # a device may have copied them itself
             return outputs
         return {
             n: copy(memory, chosen, arrays, outputs) if copy else outputs[n]
@@ -253,21 +267,22 @@ class Executable(Called, Loaded):
             return list(made.values())
         return [made[n].copy() if n in self._outputs[:i] else made[n] for i, n in enumerate(self._outputs)]
 
-    def accept(self, given: Sequence[Any]) -> list[Array]:
-        """Return the inputs as contiguous arrays. Raises TypeError for a wrong dtype, and ValueError for a
-        wrong count. Shapes are checked here for a model of fixed sizes only."""
+    def accept(self, given: Sequence[Any], memory: Memory | None = None) -> list[Any]:
+        """Return the inputs as contiguous arrays, or as tensors on the device if `memory` takes them. Raises
+        TypeError for a wrong dtype, and ValueError for a wrong count. Shapes are checked here for a model of
+        fixed sizes only."""
         if len(given) != len(self._expected):
             raise ValueError(f"expected {len(self._expected)} inputs, got {len(given)}; {self._signature}")
         static = self._static is not None
-        arrays = []
+        arrays: list[Any] = []
         for a, (want, dtype, shape) in zip(given, self._expected, strict=True):
             if type(a) is not _array:
-                a = as_array(a, want)
+                a = received(a, want, memory)
             if a.dtype is not dtype and a.dtype != dtype:
                 raise TypeError(f"input {want} got dtype {a.dtype}; {self._signature}")
             if static and a.shape != shape:
-                self._signature.bind([np.shape(g) for g in given])
-            arrays.append(a if a.flags.c_contiguous else np.ascontiguousarray(a))
+                self._signature.bind([shape_of(g) for g in given])
+            arrays.append(a if type(a) is Taken or a.flags.c_contiguous else np.ascontiguousarray(a))
         for place in self._updated:
             if not arrays[place].flags.writeable:
                 arrays[place] = arrays[place].copy()
@@ -313,6 +328,14 @@ def check(device: Device, wanted: str, target: str) -> None:
         raise LoadError(f"the model was compiled for another machine: {reason}; compile it again here")
 
 
+def received(value: Any, want: TensorSpec, memory: Memory | None) -> Readable:
+    """Return a caller's input that is no NumPy array, as `as_array` does, or as a tensor on the device if
+    `memory` takes them."""
+    if isinstance(memory, Receiver) and is_on_gpu(value):
+        return memory.received(value, want)
+    return as_array(value, want)
+
+
 def as_array(value: Any, want: TensorSpec) -> Array:
     """Return a caller's input as a NumPy array. An array or tensor keeps its dtype; Python numbers and lists
     get the dtype of `want`. Raises TypeError if the value can't become an array."""
@@ -323,6 +346,8 @@ def as_array(value: Any, want: TensorSpec) -> Array:
             return np.asarray(value)
         return np.asarray(value, want.dtype)  # Python numbers and lists have no dtype of their own
     except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        if is_on_gpu(value):
+            raise on_host(value, want) from None
         raise TypeError(
             f"input {want} is no array that can be read ({type(value).__name__}: {error})"
         ) from None

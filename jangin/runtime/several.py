@@ -27,7 +27,8 @@ from jangin.runtime.pickled import Loaded
 from jangin.runtime.placed import Placed, Record
 from jangin.runtime.several_artifact import SeveralArtifact
 from jangin.runtime.shares import Trials, Way
-from jangin.runtime.sizes import Signature, Sizes
+from jangin.runtime.sizes import Signature, Sizes, TensorSpec
+from jangin.runtime.tensors import is_on_gpu, on_host
 from jangin.runtime.threads import counted
 from jangin.runtime.variants import single
 
@@ -135,7 +136,7 @@ class SeveralExecutable(Called, Loaded):
         then reports."""
         if set(feeds) != set(self._names):
             return None
-        shapes = tuple(np.shape(feeds[n]) for n in self._names)
+        shapes = tuple(_shape(feeds[s.name], s) for s in self.inputs)
         with self._lock:
             trials = self._trials.get(shapes)
             if trials is None:
@@ -261,6 +262,14 @@ class SeveralExecutable(Called, Loaded):
                 yield running.pop(0)()
         for results in running:
             yield results()
+
+
+def _shape(value: Any, want: TensorSpec) -> tuple[int, ...]:
+    """Return the shape of an input. Raises TypeError for a tensor on a GPU, because several devices take
+    arrays of the host."""
+    if type(value) is not np.ndarray and is_on_gpu(value):
+        raise on_host(value, want)
+    return np.shape(value)
 
 
 def nobody(device: int, what: str, start: float, end: float) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from operator import index
 from pathlib import Path
-from typing import SupportsIndex
+from typing import SupportsIndex, TypeVar
 
 import numpy as np
 
 from jangin.runtime.system.processor import usable_processors
 
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
 MOST = 2048
 """The most threads of a pool. The parts of a job, a few for each thread, are counted in 16 bits (see
 `backends.llvm.pool`)."""
@@ -51,3 +54,14 @@ def handover(turns: int = 20) -> float:
             other.submit(int).result()
             taken.append(time.perf_counter() - start)
     return sorted(taken)[turns // 2]
+
+
+def side_by_side(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Return the results of `work`, in order. Other threads do it if several processors can share it."""
+    threads = min(default_threads(), len(items))
+    if threads < 2:
+        return [work(one) for one in items]
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(threads) as pool:
+        return [*pool.map(work, items)]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from threading import Lock
+from typing import Any
 
 from jangin.ir.graph import Array
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cuda_code import Built
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, of_target, select
 from jangin.runtime.devices.cuda_library import Buffer, Context, Error, Kernel, Module, Queue
-from jangin.runtime.devices.queued import QueuedDevice
+from jangin.runtime.devices.cuda_tensors import CudaCode
+from jangin.runtime.devices.queued import Code, QueuedDevice
 
 ALIGNMENT = 256
 """Values in the arena begin at multiples of this number of bytes, as the driver's own allocations do."""
@@ -81,6 +83,20 @@ class CudaDriver:
             self._uploads.write(to, array)
             self._uploads.finish()
 
+    def download(self, array: Array, of: Buffer) -> None:
+        """Copy the beginning of a buffer to an array of the host, and wait for it."""
+        with self._uploading:
+            self._uploads = self._uploads or self.queue()
+            self._uploads.read(array, of)
+            self._uploads.finish()
+
+    def copy(self, to: Buffer, of: Buffer) -> None:
+        """Copy a buffer to another of its size on the device, and wait for it."""
+        with self._uploading:
+            self._uploads = self._uploads or self.queue()
+            self._in.call("cuMemcpyDtoDAsync_v2", to.handle, of.handle, of.size, self._uploads.handle)
+            self._uploads.finish()
+
     def queue(self, *, timed: bool = False) -> Queue:
         return Queue(self._in)
 
@@ -116,6 +132,9 @@ class Cuda(QueuedDevice):
 
     def is_processor(self, target: str) -> bool:
         return False
+
+    def made(self, *given: Any) -> Code:
+        return CudaCode(*given)
 
     def driver(self, target: str) -> CudaDriver:
         return CudaDriver(self.device(target))

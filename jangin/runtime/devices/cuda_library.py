@@ -55,9 +55,13 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cuMemHostUnregister": (_HANDLE,),
     "cuMemcpyHtoDAsync_v2": (_WORD, _HANDLE, _SIZE, _HANDLE),
     "cuMemcpyDtoHAsync_v2": (_HANDLE, _WORD, _SIZE, _HANDLE),
+    "cuMemcpyDtoDAsync_v2": (_WORD, _WORD, _SIZE, _HANDLE),
+    "cuMemcpy2DAsync_v2": (_HANDLE, _HANDLE),
+    "cuPointerGetAttribute": (_HANDLE, _INT, _WORD),
     "cuStreamCreate": (_HANDLE, _UINT),
     "cuStreamDestroy_v2": (_HANDLE,),
     "cuStreamSynchronize": (_HANDLE,),
+    "cuStreamWaitEvent": (_HANDLE, _HANDLE, _UINT),
     "cuStreamBeginCapture_v2": (_HANDLE, _INT),
     "cuStreamEndCapture": (_HANDLE, _HANDLE),
     "cuGraphInstantiateWithFlags": (_HANDLE, _HANDLE, ctypes.c_ulonglong),
@@ -418,13 +422,13 @@ class _GraphExec(_Object):
         super().__init__(context, context.made("cuGraphInstantiateWithFlags", graph.handle, 0))
 
 
-class _Event(_Object):
+class Event(_Object):
     """An event, which marks a moment of a stream."""
 
     _release = "cuEventDestroy_v2"
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context, context.made("cuEventCreate", 0))
+    def __init__(self, context: Context, flags: int = 0) -> None:
+        super().__init__(context, context.made("cuEventCreate", flags))
 
 
 class Module(_Object):
@@ -480,7 +484,7 @@ class Kernel:
         self._module.context.call("cuLaunchKernel", self._function, *size, queue.handle, self._given, None)
 
     def seconds(self, queue: Queue) -> float:
-        context, events = self._module.context, [_Event(self._module.context) for _ in range(2)]
+        context, events = self._module.context, [Event(self._module.context) for _ in range(2)]
         context.call("cuEventRecord", events[0].handle, queue.handle)
         self.enqueue(queue)
         context.call("cuEventRecord", events[1].handle, queue.handle)

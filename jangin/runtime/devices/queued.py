@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -31,7 +30,7 @@ from jangin.runtime.devices.transfers import transfer
 from jangin.runtime.layout import Layout
 from jangin.runtime.outputs import aligned
 from jangin.runtime.profile import Call, Launches
-from jangin.runtime.threads import default_threads
+from jangin.runtime.threads import side_by_side
 
 SPREAD = 4
 """The number of work-items for each thread. More than one spreads uneven tasks more evenly."""
@@ -66,21 +65,16 @@ class QueuedDevice(ABC):
             except LoadError as error:
                 raise LoadError(f"{named(launches[one.kernel])}: {error}") from error
 
-        kernels = dict(zip([p.kernel for p in packed], _side_by_side(load, packed), strict=True))
+        kernels = dict(zip([p.kernel for p in packed], side_by_side(load, packed), strict=True))
         own = threads if self.is_processor(plan.target) else driver.units
-        return Code(plan, driver, kernels, own, lambda: self.load(plan, codes, threads, beside))
+        return self.made(plan, driver, kernels, own, lambda: self.load(plan, codes, threads, beside))
+
+    def made(self, *given: Any) -> Code:
+        """Return a plan's code on this device, given what `Code` is made of."""
+        return Code(*given)
 
     def flow(self, code: bytes) -> None:
         return None
-
-
-def _side_by_side(work: Callable[[Packed], Kernel], packed: Sequence[Packed]) -> list[Kernel]:
-    """Return the results of `work`, in order. Other threads do it if several processors can share it."""
-    threads = min(default_threads(), len(packed))
-    if threads < 2:
-        return [work(one) for one in packed]
-    with ThreadPoolExecutor(threads) as pool:
-        return [*pool.map(work, packed)]
 
 
 class Code:
@@ -202,9 +196,8 @@ class Memory:
 
     def _prepare(self, layout: Layout) -> None:
         code, plan = self._code, self._code.plan
-        if self._queue is None:
-            self._kernels = [code.kernel(launch.function) for launch in plan.launches]
-            self._queue = code.driver.queue()
+        self._queue = self._queue or code.driver.queue()
+        self._kernels = self._kernels or [code.kernel(launch.function) for launch in plan.launches]
         if self._arena is None or self._arena.size < layout.placement.arena:
             self._arena = self._room_for_values(layout)
         placed: dict[tuple[int, int], Buffer] = {}
@@ -314,14 +307,7 @@ class Memory:
     def _bind(self, layout: Layout, inputs: Sequence[Array]) -> tuple[dict[str, Array], dict[str, Buffer]]:
         """Upload the inputs, and make new arrays for the outputs. If the device shares the host's memory, set
         both as kernel arguments instead. Return the outputs, and the buffers by name."""
-        code, held = self._code, dict[str, Buffer]()
-        for name, array in zip(code.plan.inputs, inputs, strict=True):
-            if code.users[name] and code.driver.shared:
-                held[name] = code.buffer(name, self._aligned(name, array), write=False)
-                self._give(name, held[name])
-            elif code.users[name] and array.nbytes:
-                self._upload(name, array)
-        outputs = {}
+        code, held, outputs = self._code, self._bind_inputs(inputs), {}
         for name, shape, dtype in layout.outputs:
             try:
                 outputs[name] = array = aligned(shape, np.dtype(dtype), code.alignment)
@@ -335,6 +321,16 @@ class Memory:
             else:
                 held[name] = self._ends[name]
         return outputs, held
+
+    def _bind_inputs(self, inputs: Sequence[Array]) -> dict[str, Buffer]:
+        code, held = self._code, dict[str, Buffer]()
+        for name, array in zip(code.plan.inputs, inputs, strict=True):
+            if code.users[name] and code.driver.shared:
+                held[name] = code.buffer(name, self._aligned(name, array), write=False)
+                self._give(name, held[name])
+            elif code.users[name] and array.nbytes:
+                self._upload(name, array)
+        return held
 
     def _upload(self, name: str, array: Array) -> None:
         assert self._queue is not None

@@ -43,12 +43,13 @@ struct Graph { std::vector<Work> nodes; };
 struct Stream { std::vector<Work> waiting; Graph *capture; };
 struct Module { void *library; };
 struct Function { int (*launch)(void **, unsigned, unsigned, unsigned); unsigned arguments; std::string name; };
-struct Event { double at; };
+struct Event { double at; Stream *of; };
 struct Memory { char *map; size_t mapped, size; };
 
 static int version = 12000, major = 8, minor = 0, units = 4, image_error, cu_init, device_count = 1;
 static size_t whole = (size_t)4 << 30, used;
 static int allocations_left = -1, launches_left = -1, launched, graphs_launched, sticky;
+static int copies_on_device, waits;
 static unsigned order;
 static std::string faulty;
 static std::map<Address, Memory> memories;
@@ -56,6 +57,10 @@ static std::set<Stream *> streams;
 static std::set<void *> objects;  // modules, graphs and events that live
 static thread_local std::vector<void *> entered;
 static int CONTEXT;
+static Stream defaults[3];  // numbers 0 and 1 are the default stream, 2 is that of a thread
+static Stream *real(Stream *s) { return (Address)s > 2 ? s : &defaults[(Address)s ? (Address)s : 1]; }
+static bool is_default(Stream *s) { return s >= defaults && s < defaults + 3; }
+static int ordinal;  // the device that all memory is on
 
 static int ready() { return entered.empty() ? INVALID_CONTEXT : sticky; }
 static std::recursive_mutex lock;  // threads may use the driver side by side
@@ -149,7 +154,7 @@ static int enqueue(Stream *s, Work w) {
   else s->waiting.push_back(w);
   return SUCCESS;
 }
-static void drain_all() { for (Stream *s : streams) drain(s); }
+static void drain_all() { for (Stream *s : streams) drain(s); for (Stream &s : defaults) drain(&s); }
 static double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -161,7 +166,7 @@ void mock_reset() {
   allocations_left = launches_left = -1;
   launched = graphs_launched = sticky = image_error = cu_init = 0;
   order = 0; faulty = ""; version = 12000; major = 8; minor = 0; units = 4; whole = (size_t)4 << 30;
-  device_count = 1;
+  device_count = 1; ordinal = 0; copies_on_device = waits = 0;
 }
 void mock_allocations_left(int n) { allocations_left = n; }
 void mock_launches_left(int n) { launches_left = n; }
@@ -172,6 +177,9 @@ void mock_devices(int n) { device_count = n; }
 void mock_version(int n) { version = n; }
 void mock_image_error(int n) { image_error = n; }
 void mock_init_error(int n) { cu_init = n; }
+void mock_ordinal(int n) { ordinal = n; }
+int mock_copies_on_device() { return copies_on_device; }
+int mock_waits() { return waits; }
 int mock_launches() { return launched; }
 int mock_graph_launches() { return graphs_launched; }
 size_t mock_live() { return memories.size() + pinned.size() + streams.size() + objects.size(); }
@@ -205,6 +213,7 @@ int cuDevicePrimaryCtxRetain(void **made, int) { *made = &CONTEXT; return sticky
 int cuDevicePrimaryCtxReset_v2(int) {
   while (!memories.empty()) let_go(memories.begin()->first);
   for (Stream *s : streams) delete s;
+  for (Stream &s : defaults) s.waiting.clear();
   streams.clear();
   pinned.clear();
   objects.clear();
@@ -252,6 +261,33 @@ int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t size, Stream *s) {
   if (!holds(memories, from, size)) return INVALID_VALUE;
   return enqueue(s, [=] { std::memcpy(to, (void *)from, size); return SUCCESS; });
 }
+int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t size, Stream *s) {
+  READY;
+  if (!holds(memories, to, size) || !holds(memories, from, size)) return INVALID_VALUE;
+  ++copies_on_device;
+  return enqueue(real(s), [=] { std::memcpy((void *)to, (void *)from, size); return SUCCESS; });
+}
+struct Side { size_t x, y; int kind; void *host; Address device; void *array; size_t pitch; };
+struct Rows { Side from, to; size_t width, height; };
+int cuMemcpy2DAsync_v2(const Rows *given, Stream *s) {
+  READY;
+  const Rows r = *given;
+  for (const Side &side : {r.from, r.to})
+    if (side.kind != 2 || side.pitch < r.width || side.x || side.y ||
+        !holds(memories, side.device, side.pitch * (r.height - 1) + r.width)) return INVALID_VALUE;
+  ++copies_on_device;
+  return enqueue(real(s), [=] {
+    for (size_t n = 0; n < r.height; ++n)
+      std::memcpy((char *)r.to.device + n * r.to.pitch, (char *)r.from.device + n * r.from.pitch, r.width);
+    return SUCCESS;
+  });
+}
+int cuPointerGetAttribute(int *said, int question, Address at) {
+  READY;
+  if (question != 9 || !holds(memories, at, 1)) return INVALID_VALUE;
+  *said = ordinal;
+  return SUCCESS;
+}
 
 int cuStreamCreate(Stream **made, unsigned) { READY; streams.insert(*made = new Stream{{}, nullptr}); return SUCCESS; }
 int cuStreamDestroy_v2(Stream *s) { READY; drain(s); streams.erase(s); delete s; return SUCCESS; }
@@ -290,11 +326,21 @@ int cuGraphLaunch(Graph *g, Stream *s) {
 int cuGraphDestroy(Graph *g) { READY; objects.erase(g); delete g; return SUCCESS; }
 int cuGraphExecDestroy(Graph *g) { return cuGraphDestroy(g); }
 
-int cuEventCreate(Event **made, unsigned) { READY; objects.insert(*made = new Event{0}); return SUCCESS; }
-int cuEventRecord(Event *e, Stream *s) { READY; return enqueue(s, [=] { e->at = now(); return SUCCESS; }); }
+int cuEventCreate(Event **made, unsigned) { READY; objects.insert(*made = new Event{0, nullptr}); return SUCCESS; }
+int cuEventRecord(Event *e, Stream *s) {
+  READY;
+  e->of = real(s);
+  return enqueue(e->of, [=] { if (objects.count(e)) e->at = now(); return SUCCESS; });
+}
+int cuStreamWaitEvent(Stream *s, Event *e, unsigned) {
+  READY;
+  Stream *of = e->of;  // as it is now: a later record isn't waited for
+  ++waits;
+  return enqueue(real(s), [=] { return is_default(of) || streams.count(of) ? drain(of) : SUCCESS; });
+}
 int cuEventSynchronize(Event *) { READY; drain_all(); return sticky; }
 int cuEventElapsedTime(float *ms, Event *a, Event *b) { READY; *ms = 1e3 * (b->at - a->at); return SUCCESS; }
-int cuEventDestroy_v2(Event *e) { READY; drain_all(); objects.erase(e); delete e; return SUCCESS; }
+int cuEventDestroy_v2(Event *e) { READY; objects.erase(e); delete e; return SUCCESS; }
 
 int cuModuleLoadDataEx(Module **made, const char *image, unsigned, const int *, void **) {
   READY;
