@@ -62,8 +62,8 @@ class Latencies:
 
 def parse_deadline(text: str) -> float:
     """Return the seconds of a text such as "5ms", "800us" or "1s". Raises ValueError for any other text."""
-    found = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+) *(us|ms|s)", text.strip())
-    if found and 0 < (seconds := float(found[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[found[2]]) < math.inf:
+    match = re.fullmatch(r"([0-9]+\.?[0-9]*|\.[0-9]+) *(us|ms|s)", text.strip())
+    if match and 0 < (seconds := float(match[1]) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[match[2]]) < math.inf:
         return seconds
     raise ValueError(f"--deadline {text!r} is no time: write for example 5ms, 800us or 1s")
 

@@ -112,9 +112,9 @@ class _Batch:
         """Return an operand's matrices, which are copied if they must be. One may stand for the batch."""
         if not isinstance(a, list) and len(a) != batch:
             a = np.broadcast_to(a, (batch, *a.shape[1:]))
-        found = self.matrices_of(a) or self.matrices_of(np.array(a, order="C"))
-        assert found is not None, "a new array lies in rows"
-        return found
+        lying = self.matrices_of(a) or self.matrices_of(np.array(a, order="C"))
+        assert lying is not None, "a new array lies in rows"
+        return lying
 
     def extents(
         self, a: list[Array] | Array, b: list[Array] | Array, c: Any, turned: tuple[bool, bool]
@@ -203,14 +203,14 @@ def _result(
     target = c if overwrite and c is not None and _is_own(call, c, given[2]) else None
     lying = None if target is None or 0 in shape[:3] else call.matrices_of(target)
     if lying is None or lying.turned:
-        made = np.zeros(shape[:3], call.dtype) if factors[1] else np.empty(shape[:3], call.dtype)
+        result = np.zeros(shape[:3], call.dtype) if factors[1] else np.empty(shape[:3], call.dtype)
         if c is not None:
-            made[...] = c
-        lying = call.matrices_of(made) if 0 not in shape[:3] else None
+            result[...] = c
+        lying = call.matrices_of(result) if 0 not in shape[:3] else None
     if lying is not None:
         call.multiply(factors, a, b, lying, turned, shape[3])
     if target is None:
-        return made if call.strided else list(made)
+        return result if call.strided else list(result)
     if lying is not None and lying.held is not target[0] and lying.held is not target:
         for matrix, product in zip(target, lying.held, strict=True):
             matrix[...] = product

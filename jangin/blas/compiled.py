@@ -50,8 +50,8 @@ def run(
     executable, inputs, order = loaded(routine, letter, options)
     ordered = tuple([sizes[n] for n in order])
     if not routine.in_place(letter):
-        made = executable.execute([arrays[n] for n in inputs], ordered)
-        return [_whole(a) for a in made] if letter in PAIRS else made
+        outputs = executable.execute([arrays[n] for n in inputs], ordered)
+        return [_whole(a) for a in outputs] if letter in PAIRS else outputs
     ready = _readied(executable, ordered)
     try:
         ready.run([address(arrays[n]) for n in (*inputs, *routine.written)])

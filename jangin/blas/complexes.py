@@ -1,8 +1,8 @@
 """Kernels of complex numbers, whose real and imaginary parts lie side by side.
 
-Vectors and matrices count parts: element i has the parts 2 i and 2 i + 1. A product of complex matrices is one
-of real matrices with twice the rows and terms: b and c are taken as they lie, and each element of `a` stands
-for a square of four numbers.
+Vectors and matrices count parts: element i has the parts 2 i and 2 i + 1. A product of complex matrices is
+one of real matrices with twice the rows and terms. The matrices b and c are taken as they lie. Each element
+of `a` stands for a square of four numbers.
 """
 
 from __future__ import annotations

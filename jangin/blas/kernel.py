@@ -23,9 +23,9 @@ from jangin.targets.machine import Machine
 class Kernel:
     """The operands that a routine's body reads, and the functions that it makes results with.
 
-    `dtype` is the type of the elements, or of both parts of complex ones. An element has so many `parts`, which
-    lie side by side, and shapes count parts. `options` has the letter of each option. `operands` are the arguments
-    by name."""
+    `dtype` is the type of the elements, or of both parts of complex ones. `parts` is the number of parts of
+    an element. They lie side by side, and shapes count parts. `options` has the letter of each option.
+    `operands` are the arguments by name."""
 
     def __init__(self, routine: Routine, letter: str, options: Mapping[str, str], machine: Machine) -> None:
         self.routine, self.dtype, self.options = routine, PAIRS.get(letter) or TYPES[letter], options

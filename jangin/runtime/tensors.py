@@ -121,17 +121,17 @@ def merged(tensor: Taken) -> list[tuple[int, int, int]]:
     contiguous tensor has at most one dimension, a run of bytes."""
     if not tensor.nbytes:
         return []
-    found = [(tensor.dtype.itemsize, 1, 1)]
+    merged_axes = [(tensor.dtype.itemsize, 1, 1)]
     dense = c_strides(tensor.shape, tensor.dtype.itemsize)
     for size, stride, to in reversed(list(zip(tensor.shape, tensor.strides, dense, strict=True))):
-        inner, inner_stride, inner_to = found[-1]
+        inner, inner_stride, inner_to = merged_axes[-1]
         if size == 1:
             continue
         if stride == inner * inner_stride:
-            found[-1] = inner * size, inner_stride, inner_to
+            merged_axes[-1] = inner * size, inner_stride, inner_to
         else:
-            found.append((size, stride, to))
-    return found[::-1]
+            merged_axes.append((size, stride, to))
+    return merged_axes[::-1]
 
 
 @dataclass(frozen=True)

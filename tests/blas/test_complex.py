@@ -1,4 +1,4 @@
-"""Complex routines beside SciPy's and beside sums in higher precision; rules for NaN and 0; wrong arguments."""
+"""Complex routines beside SciPy's and sums in higher precision; rules for NaN and 0; wrong arguments."""
 
 from __future__ import annotations
 

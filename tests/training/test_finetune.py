@@ -38,7 +38,7 @@ def example() -> ModuleType:
 @pytest.mark.slow
 def test_a_microcontroller_trains(example: ModuleType, tmp_path: Path) -> None:
     """The losses fall, and equal this machine's. The last layers' weights do too. All fits into 256 KB."""
-    needs(*example.programs("cortex-m7"))
+    needs("arm-none-eabi-gcc", "qemu-system-arm")
     trainer = example.trainer()
     made = trainer.emit("c", tmp_path, "cortex-m7")
     there = example.train_on_board(made, tmp_path)

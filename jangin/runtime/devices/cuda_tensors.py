@@ -104,8 +104,8 @@ class DeviceTensor:
 
     def copy(self) -> DeviceTensor:
         """Return a copy on the device. Raises MemoryError if there is no memory for it."""
-        made: DeviceTensor = self._done("copy a tensor", self._copied)
-        return made
+        copied: DeviceTensor = self._done("copy a tensor", self._copied)
+        return copied
 
     def _copied(self) -> DeviceTensor:
         buffer = self._driver.buffer(self._buffer.size)
@@ -149,8 +149,8 @@ class DeviceTensor:
             raise ValueError("the stream 0 is ambiguous in DLPack: 1 is the default stream")
         versioned = max_version is not None and max_version[0] >= dlpack.VERSION[0]
         if dl_device is not None and tuple(dl_device) == (dlpack.CPU, 0) and copy is not False:
-            given: dict[str, Any] = {"max_version": max_version} if versioned else {}
-            return self.numpy().__dlpack__(**given)
+            arguments: dict[str, Any] = {"max_version": max_version} if versioned else {}
+            return self.numpy().__dlpack__(**arguments)
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
             raise BufferError(
                 f"{self!r} can't be given on the device {tuple(dl_device)}: copy it there first"
@@ -324,8 +324,8 @@ class CudaMemory(Memory):
         held: Mapping[str, AnyBuffer],
     ) -> None:
         there = {name for name, output in outputs.items() if isinstance(output, DeviceTensor)}
-        made = {name for name, _, _ in layout.outputs}
-        for name in there - made:
+        names = {name for name, _, _ in layout.outputs}
+        for name in there - names:
             self._copy_alias(queue, layout, inputs, name, held)
         super()._take(queue, layout, inputs, {n: x for n, x in outputs.items() if n not in there}, held)
 
