@@ -50,8 +50,8 @@ class _Solution:
         store = Store(self.panel.buffer, (term, row), zero)
         zeros = For(term, self.order, For(row, const(self.panel.rows), store, "vector"))
         # With a factor of 0, no element of either operand counts, even if it is NaN.
-        found = If(ne(self.alpha, zero), block(self._taken(), solved), zeros)
-        whole = Let(blocks, ceil(self.order, self.tile.columns), block(found, self._put()))
+        chosen = If(ne(self.alpha, zero), block(self._taken(), solved), zeros)
+        whole = Let(blocks, ceil(self.order, self.tile.columns), block(chosen, self._put()))
         body = Let(self.line, task * self.panel.rows, Alloc(self.panel.buffer, whole))
         return self.k.nest("alpha a", For(task, ceil(self.lines, self.panel.rows), body, "parallel"), "b")
 
