@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from jangin.ir.expr import Const, Expr, Var, const, maximum
+from jangin.ir.expr import Const, Expr, Var, const, is_const, maximum
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
+from jangin.ir.plan import aligned as whole
 from jangin.ir.records import dataclass
 from jangin.runtime.arena import layout
 from jangin.runtime.sizes import Evaluator
@@ -43,8 +44,9 @@ def memory_of(plan: Plan) -> Memory:
     stride = aligned(stride)
     if all(b.offset is not None for b in buffers):
         known = {b.name: const(b.offset or 0) for b in buffers}
-        ends = [int(known[b.name].value) + _known(buffer_bytes(b)) for b in buffers]
-        return Memory((), known, const(max(ends, default=0)), stride)
+        end = max((int(known[b.name].value) + _known(buffer_bytes(b)) for b in buffers), default=0)
+        # The scratch memory follows, and begins at a whole alignment.
+        return Memory((), known, const(end if is_const(stride, 0) else whole(end)), stride)
     steps: list[tuple[Var, Expr]] = []
 
     def named(name: str, e: Expr) -> Expr:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -11,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from jangin.ahead.memory import buffer_bytes, memory_of, typical_sizes
 from jangin.compiler.pipeline import plan_model
-from jangin.ir.plan import ALIGN, Plan
+from jangin.ir.expr import const
+from jangin.ir.plan import ALIGN, Plan, aligned
 from jangin.options import Options
 from jangin.runtime.arena import peak
 from jangin.runtime.sizes import Evaluator
@@ -71,6 +73,20 @@ def placed(plan: Plan, sizes: dict[str, int]) -> tuple[int, int]:
             apart = at + size <= start or start + length <= at or not size or not length
             assert apart or not alive, (name, other, sizes)
     return arena, peak([(name, size, *live) for name, _, size, live in items])
+
+
+@pytest.mark.parametrize("scratch", [0, 100])
+@pytest.mark.parametrize("size", [5, 16])
+def test_scratch_memory_begins_at_a_whole_alignment(size: int, scratch: int) -> None:
+    """It follows the arena. A Cortex-M4 faults if it loads two words from an odd address at once."""
+    plan = plan_of(0, a=1, b=3)
+    smaller = [replace(b, shape=(const(size),)) if b.kind == "arena" else b for b in plan.buffers]
+    launches = tuple(replace(launch, scratch=const(scratch)) for launch in plan.launches)
+    memory = memory_of(replace(plan, buffers=tuple(smaller), launches=launches))
+    end = max((b.offset or 0) + 4 * size for b in smaller if b.kind == "arena")
+    assert (end % ALIGN > 0) == (size == 5)
+    assert memory.arena == const(aligned(end) if scratch else end)
+    assert Evaluator({})(memory.stride) == aligned(scratch)
 
 
 @pytest.mark.parametrize("seed", range(4))
