@@ -44,9 +44,9 @@ def memory_of(plan: Plan) -> Memory:
     stride = aligned(stride)
     if all(b.offset is not None for b in buffers):
         known = {b.name: const(b.offset or 0) for b in buffers}
-        end = max((int(known[b.name].value) + _known(buffer_bytes(b)) for b in buffers), default=0)
+        top = max((int(known[b.name].value) + _known(buffer_bytes(b)) for b in buffers), default=0)
         # The scratch memory follows, and begins at a whole alignment.
-        return Memory((), known, const(end if is_const(stride, 0) else whole(end)), stride)
+        return Memory((), known, const(top if is_const(stride, 0) else whole(top)), stride)
     steps: list[tuple[Var, Expr]] = []
 
     def named(name: str, e: Expr) -> Expr:
