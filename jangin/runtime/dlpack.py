@@ -19,7 +19,7 @@ CPU, CUDA = 1, 2
 VERSION = 1, 0
 """The version of versioned capsules that are made and asked for."""
 READ_ONLY, IS_COPIED = 1, 2
-"""Flags of versioned capsules."""
+"""Flags of versioned capsules. Runs only read such tensors, so both kinds are taken."""
 NAMES = {False: b"dltensor", True: b"dltensor_versioned"}
 USED = {False: b"used_dltensor", True: b"used_dltensor_versioned"}
 """Names of capsules, before and after a consumer took them. `True` is for versioned ones."""
@@ -90,10 +90,11 @@ class Held:
         managed: Any = _FORMS[versioned].from_address(address)
         if versioned and managed.major > VERSION[0]:
             raise TypeError(f"its capsule is of DLPack {managed.major}: ask its library for version 1")
+        if versioned and managed.flags & ~(READ_ONLY | IS_COPIED):
+            raise TypeError(f"its capsule has the flags {managed.flags:#x}, and Jangin knows 0x1 and 0x2")
         _set_name(capsule, USED[versioned])
         self._address, self._deleter = address, managed.deleter
         self.tensor: Any = managed.tensor
-        self.read_only = versioned and bool(managed.flags & READ_ONLY)
         t, rank = self.tensor, self.tensor.ndim
         element = _TYPES.get((t.code, t.bits)) if t.lanes == 1 else None
         if element is None:

@@ -159,6 +159,19 @@ def test_images_with_channels_last_are_few_copies() -> None:
 # --- lifetimes
 
 
+@pytest.mark.parametrize("flags", [0, 1, 2, 3, 4])
+def test_flags_that_are_not_known_are_refused(exe: Any, flags: int) -> None:
+    """A tensor that is read-only or a copy is read like others."""
+    x, w = drawn(4), drawn(4, 1)
+    tensor = Dlpack(x)
+    tensor.flags = flags
+    if flags == 4:
+        with pytest.raises(TypeError, match=r"input x.* has the flags 0x4"):
+            exe(tensor, w)
+    else:
+        np.testing.assert_array_equal(exe(tensor, w).numpy(), exe(Dlpack(x), w).numpy())
+
+
 @pytest.mark.parametrize("versions", [True, False])
 def test_deleters_are_called_once(exe: Any, versions: bool) -> None:
     x, w = Dlpack(drawn(4)), Dlpack(drawn(4, 1))
