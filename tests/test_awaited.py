@@ -150,6 +150,7 @@ def test_a_file_that_is_removed_or_replaced_is_compiled_all_the_same(
     np.testing.assert_allclose(exe(X), first, rtol=1e-6)
 
 
+@pytest.mark.sampled(2)
 def test_a_removed_file_that_was_written_to_is_not_taken_for_the_model(model: Path, gate: Any) -> None:
     exe: Any = jangin.compile(model, wait=False, cache=False)
     with model.open("ab") as file:
@@ -188,6 +189,7 @@ def test_models_that_can_t_be_read_fail_at_once(tmp_path: Path, gate: Any) -> No
         jangin.compile(tmp_path / "none.onnx", wait=False, cache=False)
 
 
+@pytest.mark.sampled(3)
 def test_a_branch_is_taken_by_the_first_answer_too(tmp_path: Path, gate: Any) -> None:
     branches = {
         name: helper.make_graph(
@@ -238,6 +240,7 @@ def test_a_long_first_run_ends_when_the_compiled_model_is_there(
     assert len(made) == 1, "the second node wasn't interpreted any more"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
 def test_a_forked_process_compiles_anew(model: Path) -> None:
     code = (

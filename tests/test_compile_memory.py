@@ -49,6 +49,7 @@ def taken(program: str, *paths: Path) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.sampled(3)
 @needs_peak
 def test_weights_are_in_memory_about_once(tmp_path: Path) -> None:
     weights = [np.random.default_rng(0).random((2, n, n), np.float32) for n in (4096, 16)]
@@ -56,6 +57,7 @@ def test_weights_are_in_memory_about_once(tmp_path: Path) -> None:
     assert taken(CHILD, *paths) < 1.25 * weights[0].nbytes + REST
 
 
+@pytest.mark.sampled(3)
 @needs_peak
 def test_a_model_that_is_hashed_for_its_key_leaves_memory(tmp_path: Path) -> None:
     """A model's blocks leave memory as they are hashed for its key, so that a model from the cache is in

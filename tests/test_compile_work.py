@@ -73,7 +73,7 @@ def lines(work: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", STEPS)
 def test_work_is_linear_in_nodes(kind: str) -> None:
     options = Options(resolve("x86-64-v3"))
@@ -95,6 +95,7 @@ def products(count: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
 
 
+@pytest.mark.sampled(3)
 def test_work_is_linear_in_kernels() -> None:
     """Scheduling and printing kernels is linear in their number."""
     target = resolve("x86-64-v3")
@@ -110,6 +111,7 @@ def test_work_is_linear_in_kernels() -> None:
     assert many < 5 * few, "four times the kernels: what is quadratic takes sixteen times the lines"
 
 
+@pytest.mark.sampled(3)
 def test_a_model_of_ten_thousand_maps() -> None:
     """No expression, kernel or pass is as deep as the model is long."""
     plan = plan_model(model("maps", 10_000), Options(resolve("x86-64-v3"))).plans[0]
@@ -148,6 +150,7 @@ def trees(count: int) -> onnx.ModelProto:
     return helper.make_model(helper.make_graph([made], "trees", [x], [y]), opset_imports=opsets)
 
 
+@pytest.mark.sampled(2)
 def test_nodes_of_trees_are_no_work_one_by_one(tmp_path: Path) -> None:
     """The millions of nodes of trees cost nothing one by one. The cache's search for names of files skips
     them, too."""

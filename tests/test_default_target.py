@@ -78,6 +78,7 @@ def test_errors_say_where_the_name_is_from(monkeypatch: pytest.MonkeyPatch) -> N
         jangin.compile(layers(1), "wasm32")
 
 
+@pytest.mark.sampled(2)
 def test_what_calls_the_compiler_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions follow the variable, and so does quantization, which measures what `compile` will make."""
     monkeypatch.setenv(TARGET, LOWEST)

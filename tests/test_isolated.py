@@ -39,6 +39,7 @@ def layers(count: int) -> onnx.ModelProto:
 X = np.random.default_rng(0).random((4, 16), np.float32)
 
 
+@pytest.mark.sampled(2)
 def test_it_computes_the_same_and_says_how_far_it_is(tmp_path: Path) -> None:
     model, steps = layers(9), []
     apart = jangin.compile(
@@ -84,6 +85,7 @@ def test_weights_come_whole_where_memory_cannot_be_read(monkeypatch: pytest.Monk
     assert asked
 
 
+@pytest.mark.sampled(2)
 def test_its_errors_are_the_callers(tmp_path: Path) -> None:
     with pytest.raises(jangin.CompileError, match=r"nowhere\.onnx"):
         jangin.compile(tmp_path / "nowhere.onnx", cache=False, isolated=True)
@@ -196,6 +198,7 @@ def test_an_exception_that_cannot_be_sent_is_told() -> None:
     assert isinstance(sendable(KeyError(1)), KeyError)
 
 
+@pytest.mark.sampled(2)
 def test_forked_processes_make_identical_bytes(tmp_path: Path) -> None:
     onnx.save(layers(9), tmp_path / "model.onnx")
     code = (

@@ -82,6 +82,7 @@ def test_every_step_looks_at_the_clock(step: str, monkeypatch: pytest.MonkeyPatc
     assert len({*passed[passed.index(step) :]}) <= 2, "no other step went by"
 
 
+@pytest.mark.sampled(3)
 def test_expressions_look_at_the_clock() -> None:
     """The limit is checked within one kernel of one node."""
     start = time.monotonic()

@@ -28,6 +28,7 @@ def test_each_figure_has_one_record() -> None:
     assert not names(Target) & (names(Processor) | names(Gpu))
 
 
+@pytest.mark.sampled(3)
 def test_each_figure_is_read() -> None:
     trees = [ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")]
     read = {n.attr for tree in trees for n in ast.walk(tree) if isinstance(n, ast.Attribute)}

@@ -250,6 +250,7 @@ for i in range(200):
 """
 
 
+@pytest.mark.sampled(2)
 def test_two_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _PROCESS, str(tmp_path), print_kernel(_kernel())]
     running = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(2)]

@@ -70,6 +70,7 @@ def test_the_second_compilation_is_by_the_same_process_and_makes_no_kernel_again
     assert np.array_equal(third(X), alone(X))  # type: ignore[operator]
 
 
+@pytest.mark.sampled(2)
 def test_it_sees_what_the_caller_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The process sees the caller's folder and environment, as a process started now would."""
     for name in "ab":
@@ -82,6 +83,7 @@ def test_it_sees_what_the_caller_changed(tmp_path: Path, monkeypatch: pytest.Mon
         assert len([*(tmp_path / name / "cache").rglob("*.jgn")]) == 1
 
 
+@pytest.mark.sampled(3)
 def test_it_ends_when_nothing_is_asked_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     start = isolated._START.replace(
         "server import serve;",
@@ -99,6 +101,7 @@ def test_it_ends_when_nothing_is_asked_for_long(monkeypatch: pytest.MonkeyPatch)
     assert waiting() != process, "another one starts"
 
 
+@pytest.mark.sampled(2)
 def test_where_it_was_ended_another_starts() -> None:
     compiled(layers(1))
     process = waiting()
@@ -116,6 +119,7 @@ def test_what_fails_ends_it(tmp_path: Path) -> None:
     assert not isolated._waiting and not runs(process)
 
 
+@pytest.mark.sampled(3)
 def test_it_holds_nothing_of_a_model() -> None:
     """Weights of 64 MB leave no trace in the process, nor in those that make kernels."""
     rng = np.random.default_rng(0)
@@ -150,6 +154,7 @@ else:
 """
 
 
+@pytest.mark.sampled(3)
 def test_a_forked_caller_has_one_of_its_own(tmp_path: Path) -> None:
     onnx.save(layers(2), tmp_path / "model.onnx")
     done = subprocess.run(

@@ -54,6 +54,7 @@ def test_both_projects_have_one_list() -> None:
     assert (RUNTIME / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
 
 
+@pytest.mark.sampled(2)
 def test_the_runtime_imports_nothing_else_of_jangin() -> None:
     """Imports inside functions count. Imports for the type checker don't, nor does the package's surface.
 

@@ -178,6 +178,7 @@ def test_csharp(tmp_path: Path) -> None:
     check(tmp_path, "env", "LD_LIBRARY_PATH=.", "mono", "program.exe")
 
 
+@pytest.mark.sampled(2)
 def test_words_of_other_languages_are_names(tmp_path: Path) -> None:
     """Inputs may be named by words of Rust, C# and C++, and the sizes are constants."""
     import onnx

@@ -76,6 +76,7 @@ def test_cmake_builds_a_firmware_that_streams(target: str, tmp_path: Path) -> No
     check_stream(made, given, tmp_path, said)
 
 
+@pytest.mark.sampled(2)
 def test_a_small_board(tmp_path: Path) -> None:
     """The firmware fits the 16 KB of RAM of a micro:bit, which has a Cortex-M0. A board with too little RAM
     is refused by the linker."""

@@ -147,6 +147,7 @@ def test_weights_inside_and_beside(kind: str, constants: str, tmp_path: Path) ->
     assert same_bits(got, exe(x))
 
 
+@pytest.mark.sampled(3)
 def test_large_weights_are_an_assemblers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Large weights become assembly, because C compilers take long for an array of 100 MB."""
     monkeypatch.setattr(source, "LARGE", 1000)
@@ -341,6 +342,7 @@ def test_an_index_out_of_range(kind: str, tmp_path: Path) -> None:
         assert found < -15 and "'look up' (ai.onnx 17): an index is out of range" in said
 
 
+@pytest.mark.sampled(2)
 def test_two_models_in_one_program(tmp_path: Path) -> None:
     """Two models share no names, because each name begins with its model's prefix."""
     sources = []
@@ -404,6 +406,7 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not folder.exists()
 
 
+@pytest.mark.sampled(3)
 def test_other_machines(tmp_path: Path) -> None:
     """Code for every target is made on any machine."""
     for name in ("aarch64", "riscv64"):
@@ -553,6 +556,7 @@ def here() -> list[str]:
     return [n for n, t in NAMED.items() if n.startswith("x86") and not why_not(str(t))]
 
 
+@pytest.mark.sampled(3)
 def test_the_examples_in_cpp_and_ctypes(tmp_path: Path) -> None:
     cpp = shutil.which("g++") or shutil.which("clang++")
     if cpp is None:

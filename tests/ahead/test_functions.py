@@ -58,6 +58,7 @@ def random_size(rng: random.Random, depth: int) -> Expr:
     return cast(I64, cond) if kind < 0.93 else call("abs", x)
 
 
+@pytest.mark.sampled(2)
 def test_sizes_are_what_the_expressions_say(tmp_path: Path) -> None:
     rng = random.Random(0)
     exprs = [random_size(rng, 4) for _ in range(60)]

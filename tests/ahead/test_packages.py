@@ -39,6 +39,7 @@ int main(void) {
 """
 
 
+@pytest.mark.sampled(3)
 def test_an_installed_package_is_found(tmp_path: Path) -> None:
     """`cmake --install` and `find_package` are enough to link a program."""
     needs("cmake", "gcc")
@@ -84,6 +85,7 @@ add_subdirectory(net/zephyr)
 """Zephyr isn't here. The functions that the module calls do what Zephyr 4's documentation says."""
 
 
+@pytest.mark.sampled(3)
 def test_a_module_of_zephyr(tmp_path: Path) -> None:
     """The module gives Zephyr sources and options. The processor's options are Zephyr's."""
     needs("cmake", resolve("cortex-m33").c_compiler)

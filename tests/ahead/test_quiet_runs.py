@@ -51,6 +51,7 @@ def calls(folder: Path, runs: int) -> Counter[str]:
     return Counter(line.split(maxsplit=1)[1].split("(")[0] for line in lines)
 
 
+@pytest.mark.sampled(2)
 def test_runs_make_no_system_calls(tmp_path: Path) -> None:
     """A hundred runs make the same system calls as none: those of a program that starts and ends."""
     for tool in ("gcc", "strace"):

@@ -180,6 +180,7 @@ def test_quantization_of_an_onnx_model() -> None:
         assert jangin.compile(model, isolated=isolated, cache=False).metadata["quantization"] == known
 
 
+@pytest.mark.sampled(3)
 def test_the_example_program_keeps_state(tmp_path: Path) -> None:
     """The example resets a state of its own. REPEAT steps on the same files give Python's last result."""
     model, (x,) = wake_word(), steps(1)

@@ -110,7 +110,7 @@ def pairs() -> Iterator[Any]:
             yield pytest.param(model, compiler, marks=[pytest.mark.slow] if slow else [])
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("model", "compiler"), list(pairs()))
 def test_models(model: str, compiler: str, tmp_path: Path) -> None:
     on = machine.target(next(n for n in reversed(machine.runnable()) if NAMED.get(n)))

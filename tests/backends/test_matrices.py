@@ -140,7 +140,7 @@ def test_random_convolutions(kernel: tuple[int, int], dot: Product, monkeypatch:
     check("random", dot)
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("dot", [DOT4U, DOT4, DOT2BF])
 @pytest.mark.parametrize("case", CASES)
 def test_equal_to_the_naive_nest(case: str, dot: Product) -> None:

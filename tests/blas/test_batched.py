@@ -42,7 +42,7 @@ def lying(shape: tuple[int, ...], kind: int, rng: np.random.Generator) -> np.nda
     return whole[: shape[0], : shape[1], : shape[2]].copy()
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("letter", "sd")
 @pytest.mark.parametrize("called", ["gemm_strided_batched", "gemm_batched"])
 def test_as_numpy(letter: str, called: str) -> None:
@@ -176,6 +176,7 @@ def pointer(array: np.ndarray, first: int = 0) -> ctypes.c_void_p:
     return ctypes.c_void_p(array.ctypes.data + first * array.itemsize)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_library_has_the_batch_extension(library: ctypes.CDLL, rows: bool) -> None:
     """Matrices lie within larger ones, transposed or not, and one b is used for all."""

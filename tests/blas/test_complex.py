@@ -24,7 +24,7 @@ def near(found: Any, wanted: Any, letter: str, terms: int) -> None:
     np.testing.assert_allclose(np.asarray(found), wanted, rtol=0, atol=8 * unit * (terms + 8) * largest)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", COMPLEX)
 @pytest.mark.parametrize("letter", "cz")
 def test_as_scipy(name: str, letter: str) -> None:

@@ -41,6 +41,7 @@ def test_a_repeated_product_takes_its_own_operands_and_factors(repeats: list[Dir
     assert len(repeats) == 4
 
 
+@pytest.mark.sampled(2)
 def test_operands_that_may_not_be_overwritten_stay(repeats: list[Direct]) -> None:
     a, c = np.asfortranarray(np.triu(matrix(3)) + N * np.eye(N)), matrix(4)
     for b in (matrix(5), np.ascontiguousarray(matrix(6)), matrix(7), np.ascontiguousarray(matrix(8))):

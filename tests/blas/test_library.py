@@ -38,6 +38,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     return ctypes.CDLL(str(folder / "libjangin_blas.so"))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_product_within_larger_matrices_writes_nothing_else(library: ctypes.CDLL, rows: bool) -> None:
     rng = np.random.default_rng(6)

@@ -46,7 +46,7 @@ def test_small_floats_are_summed_in_float32(name: str, dtype: type) -> None:
     assert (np.abs(found.astype(np.float64) - exact) <= np.abs(exact) * half_unit * 1.01 + 1e-4).all()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["dtrmm", "dtrsm"])
 def test_large_triangles(name: str) -> None:
     rng = np.random.default_rng(3)
@@ -81,6 +81,7 @@ def test_a_large_system_is_solved_where_it_lies(side: int) -> None:
     assert (whole == 777.0).all()
 
 
+@pytest.mark.sampled(2)
 def test_the_other_triangle_keeps_its_elements_and_is_not_read() -> None:
     rng = np.random.default_rng(4)
     a, c = rng.standard_normal((ORDER, 9)), np.full((ORDER, ORDER), np.nan, order="F")

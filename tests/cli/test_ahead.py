@@ -9,6 +9,7 @@ import pytest
 from small import Cli
 
 
+@pytest.mark.sampled(3)
 def test_an_object_and_what_it_takes(cli: Cli, model: Path, tmp_path: Path) -> None:
     done = cli(
         "compile", model, "--emit", "object", "--name", "net", "--shape", "batch=1", "-o", tmp_path / "o"

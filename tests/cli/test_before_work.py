@@ -35,6 +35,7 @@ def test_bench_says_before_anything_runs(cli: Cli, model: Path, tmp_path: Path, 
     assert done.status == 1 and "--threads 'one' is no list of counts" in done.err
 
 
+@pytest.mark.sampled(3)
 def test_bench_says_which_package_a_peer_lacks(
     cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,6 +60,7 @@ def test_the_load_ends() -> None:
     assert all(p.poll() is not None for p in started)
 
 
+@pytest.mark.sampled(3)
 def test_the_command(cli: Cli, tmp_path: Path) -> None:
     """Each model has a row alone and one under load. The figures are in the file too."""
     model, file = tmp_path / "small.onnx", tmp_path / "d.json"

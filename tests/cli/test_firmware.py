@@ -33,6 +33,7 @@ def network(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(3)
 def test_figures_are_those_of_the_emitted_code(cli: Cli, network: Path, tmp_path: Path) -> None:
     made = jangin.emit(network, "c", "cortex-m4", {"batch": 1})
     out = cli("inspect", network, "--target", "cortex-m4", "--picture", tmp_path / "memory.svg").out

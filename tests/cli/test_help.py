@@ -63,6 +63,7 @@ def completed(shell: str, line: str, folder: Path) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.sampled(3)
 def test_a_shell_completes_commands_and_values(tmp_path: Path) -> None:
     assert completed("bash", "jangin in", tmp_path) == ["inspect"]
     found = completed("bash", "jangin run m.onnx --target x86", tmp_path)

@@ -86,6 +86,7 @@ def test_an_emitted_model_takes_the_threads_that_it_is_given(jobs: dict[str, Job
             assert len(tasks) == threads + watching
 
 
+@pytest.mark.sampled(3)
 def test_an_engine_that_fails_is_told_and_the_others_go_on(tmp_path: Path, jobs: dict[str, Job]) -> None:
     broken = tmp_path / "broken.onnx"
     broken.write_bytes(b"no model")

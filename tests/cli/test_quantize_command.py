@@ -106,6 +106,7 @@ def test_drop_that_can_not_be_met(cli: Cli, data: Path, tmp_path: Path, kind: st
     assert {f.name for f in out.parent.iterdir()} == {"out.onnx", "out.jgn"}
 
 
+@pytest.mark.sampled(3)
 def test_auto(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
     """Each part has its row with a reason in both reports, whichever kind is quicker here."""
     page = tmp_path / "why.html"

@@ -46,6 +46,7 @@ COMMANDS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 def test_what_is_printed(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "m.onnx"
     onnx.save(named(TEXT), path)

@@ -62,6 +62,7 @@ def compare(cases: Sequence[tuple[Func, Any, dict[str, int]]], target: Target, m
                     np.testing.assert_array_equal(got[name], value, err_msg=str(func))
 
 
+@pytest.mark.sampled(3)
 def test_templates(driver: Any) -> None:
     rng, on = np.random.default_rng(), resolve("cuda:sm_90a")
     compare([case for name in SOME for case in made(name, on, rng)], on, driver)

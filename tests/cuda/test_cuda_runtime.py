@@ -62,6 +62,7 @@ def test_a_network_of_any_batch(driver: Any, net: Any, tmp_path: Path) -> None:
     assert net._module.copied - before == x.nbytes + y.nbytes, "weights were uploaded once"
 
 
+@pytest.mark.sampled(2)
 def test_large_arrays_are_copied_where_they_lie(driver: Any) -> None:
     """Large arrays are copied directly. Small ones pass through pinned memory, which the next run may not use
     while this run reads it."""

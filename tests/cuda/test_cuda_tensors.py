@@ -172,6 +172,7 @@ def test_flags_that_are_not_known_are_refused(exe: Any, flags: int) -> None:
         np.testing.assert_array_equal(exe(tensor, w).numpy(), exe(Dlpack(x), w).numpy())
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("versions", [True, False])
 def test_deleters_are_called_once(exe: Any, versions: bool) -> None:
     x, w = Dlpack(drawn(4)), Dlpack(drawn(4, 1))
@@ -188,6 +189,7 @@ def test_deleters_are_called_once(exe: Any, versions: bool) -> None:
     assert (x.released, w.released) == (4, 4), "errors release tensors too"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("versioned", [True, False])
 def test_outputs_for_other_libraries(driver: Any, exe: Any, versioned: bool) -> None:
     """A consumer's tensor keeps the memory until it calls the deleter. Capsules that nobody takes release it

@@ -98,6 +98,7 @@ def given(func: Func, rng: np.random.Generator) -> dict[str, Array]:
     return arrays
 
 
+@pytest.mark.sampled(3)
 @mocked.needed
 @pytest.mark.parametrize("kind", TYPES)
 def test_a_product_has_the_bits_of_its_loops(kind: str, driver: Any) -> None:

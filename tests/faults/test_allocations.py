@@ -94,6 +94,7 @@ def drawn_seed() -> int:
     return seed
 
 
+@pytest.mark.sampled(3)
 def test_some_allocations_fail(folder: Path) -> None:
     seed = drawn_seed()
     jobs = [

@@ -46,6 +46,7 @@ def victim(server: int, which: str) -> int | None:
     return {"first": first, "model": model, "other": others[-1] if others else None}[which]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "which", ["model", *(pytest.param(n, marks=pytest.mark.slow) for n in ("other", "server", "first"))]
 )

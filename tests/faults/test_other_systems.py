@@ -28,6 +28,7 @@ def test_what_every_system_can_do() -> None:
     assert "the model runs here" in done.stdout or sys.platform != "linux", done.stdout
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("system", NAMES)
 def test_what_only_linux_has_is_not_needed(system: str, tmp_path: Path) -> None:
     """The process lacks everything that only Linux has (see `other_system`)."""

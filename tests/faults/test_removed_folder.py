@@ -57,6 +57,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.sampled(3)
 def test_of_the_library(folder: Path) -> None:
     done = gone(LIBRARY, folder)
     assert done.stdout.endswith("right\n"), done.stderr

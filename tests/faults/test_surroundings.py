@@ -68,6 +68,7 @@ MISSING = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @needs_mounts
 @pytest.mark.parametrize(
     "what", [pytest.param(n, marks=() if n == "everything" else pytest.mark.slow) for n in MISSING]
@@ -99,6 +100,7 @@ FEW = ["save text", "object", "convert.onnx", "placement"]
 """The ways to write that the quick suite tries."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("how", "only"),
     [

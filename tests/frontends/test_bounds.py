@@ -84,6 +84,7 @@ def test_mel_weights_no_machine_holds() -> None:
     refused(proto, r"MelWeightMatrix .*mel weights \[500001, 1000000\]: there may be")
 
 
+@pytest.mark.sampled(3)
 def test_a_long_range_is_computed() -> None:
     count = 2**24 + 3
     given = {"a": np.array(5), "b": np.array(5 + 3 * count), "c": np.array(3)}

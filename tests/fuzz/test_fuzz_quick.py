@@ -17,7 +17,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_goes_wrong(kind: str, folder: Path) -> None:
     tally, count = Tally(), 10 if kind in OTHERS else 30
@@ -40,6 +40,7 @@ def test_hundreds_of_each_format(kind: str, folder: Path) -> None:
     assert tally.peak < 4 << 20
 
 
+@pytest.mark.sampled(2)
 def test_what_goes_wrong_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tally has a mutant that isn't refused, one that ends the process, and one that hangs."""
     for name in ("models", "files"):

@@ -158,6 +158,7 @@ def test_threads_make_one_object() -> None:
     assert all(e is other for group in zip(*found, strict=True) for e in group for other in group)
 
 
+@pytest.mark.sampled(3)
 def test_long_chains_are_no_deep_calls() -> None:
     """A chain of 10,000 nodes, of floats and of integers, passes through all functions on expressions."""
     n = 10_000

@@ -59,6 +59,7 @@ def points(count: int = 12) -> list[dict[str, int]]:
     return found
 
 
+@pytest.mark.sampled(3)
 @given(st.one_of(indices(), conditions()))
 @settings(max_examples=200)
 def test_simplify_keeps_every_value(e: Expr) -> None:

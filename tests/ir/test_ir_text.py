@@ -29,6 +29,7 @@ from jangin.ir.verify import verify_func
 FEW = settings(max_examples=60)
 
 
+@pytest.mark.sampled(3)
 @given(st.data(), st.sampled_from(COMMON), NAMES)
 @FEW
 def test_expr_round_trip(data: st.DataObject, dtype: DType, name: str) -> None:

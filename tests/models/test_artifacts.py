@@ -51,6 +51,7 @@ def compiled(efficientnet: bytes, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
+@pytest.mark.sampled(3)
 def test_compiling_twice_gives_the_same_bytes(compiled: Path) -> None:
     python(COMPILE, compiled / "model.onnx", compiled / "second.jgn", seed=2)
     assert (compiled / "first.jgn").read_bytes() == (compiled / "second.jgn").read_bytes()

@@ -127,6 +127,7 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(tmp_path_factory.mktemp("gguf") / "m.gguf")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", CACHES)
 def test_networks(kind: str, network: Path, tmp_path: Path) -> None:
     """A text is read in three parts, with the last token alone. The compile cache distinguishes the cache's
@@ -158,6 +159,7 @@ def test_networks(kind: str, network: Path, tmp_path: Path) -> None:
             exe.run({"tokens": np.array([[1]]), **wrong})
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("emitted", [False, True])
 def test_the_command_line_compiles_with_a_type(network: Path, tmp_path: Path, emitted: bool) -> None:
     given, out = ["compile", str(network), "--kv-cache", "float16", "--target", "x86-64-v3"], tmp_path / "out"

@@ -34,6 +34,7 @@ def test_photographs_are_recognised(efficientnet: bytes, compiled: Any) -> None:
     assert error(logits, reference) < 1e-3
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", ["x86-64-v2", pytest.param("x86-64-v3", marks=pytest.mark.slow)])
 def test_other_targets_agree(efficientnet: bytes, compiled: Any, target: str) -> None:
     try:
@@ -44,6 +45,7 @@ def test_other_targets_agree(efficientnet: bytes, compiled: Any, target: str) ->
     assert error(exe(image), compiled(image)) < 1e-4
 
 
+@pytest.mark.sampled(3)
 def test_symbolic_batch(efficientnet: bytes, compiled: Any) -> None:
     images = np.random.default_rng(0).random((3, 3, 224, 224), np.float32)
     one_plan = jangin.compile(efficientnet, cache=False)

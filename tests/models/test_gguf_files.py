@@ -33,6 +33,7 @@ def given(exe: Any, tokens: list[int]) -> dict[str, Any]:
     return {"tokens": np.array([tokens]), **caches}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 def test_architectures(family: str, tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf", family)

@@ -66,7 +66,7 @@ def randomised(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", cases(NAMES, [*SLOW, *(n for n in RANDOM if n not in LONG)]))
 def test_stored_output(name: str) -> None:
     model, _ = load(name)
@@ -76,6 +76,7 @@ def test_stored_output(name: str) -> None:
     assert error(out, numpy_helper.to_array(expected)) < 1e-4
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", cases(RANDOM, LONG))
 def test_random_weights(name: str) -> None:
     model, given = load(name)

@@ -47,6 +47,7 @@ def features(path: Path, config: dict[str, Any]) -> np.ndarray[Any, Any]:
     return np.array(values, np.int32)
 
 
+@pytest.mark.sampled(3)
 def test_same_labels_as_onnx_runtime(folder: Path) -> None:
     config = json.loads((folder / "config.min.json").read_text())
     files = some_files()

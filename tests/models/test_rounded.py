@@ -70,7 +70,7 @@ def run(graph: Graph, x: Array, level: str) -> Array:
     return np.asarray(Executable(build_kernels(optimize(graph, options), options), threads=1)(x))
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("kind", LAYOUTS)
 def test_ggml_types(kind: str) -> None:
     """Random blocks with finite scales. In Q8_1, the product of the factor and the sum, which the offset
@@ -98,7 +98,7 @@ def test_ggml_types(kind: str) -> None:
             assert error(run(graph, x, level), want) < ALLOWED, (level, x.shape)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("width", "block"), [(62, 32), (40, 16), (31, 8), (27, 9), (320, 128)])
 @pytest.mark.parametrize(("low", "high"), [(-8, 7), (0, 15), (-128, 127), (0, 255), (0, 127)])
 def test_odd_sizes(width: int, block: int, low: int, high: int) -> None:

@@ -245,6 +245,7 @@ def reports(text: str) -> list[str]:
     return [line for line in text.splitlines() if any(word in line for word in REPORTS)]
 
 
+@pytest.mark.sampled(3)
 @simulated
 def test_simulated(tmp_path: Path) -> None:
     assert not reports(simulate(tmp_path, "all_kernels", *SOME))

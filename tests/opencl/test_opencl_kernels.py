@@ -32,6 +32,7 @@ library adds the rest."""
 pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
 @pytest.mark.parametrize("module", test_c_kernels.MODULES, ids=lambda m: m.__name__)
 def test_kernels_of_other_tests(module: ModuleType, device: Found, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ SEED = int(np.random.SeedSequence().generate_state(1)[0])
 pytestmark = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here: neither PoCL nor another driver")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [4, pytest.param(600, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("device", DEVICES, ids=lambda d: d.platform)
 def test_masked_accesses(device: Found, count: int) -> None:

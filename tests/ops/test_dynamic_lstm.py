@@ -159,6 +159,7 @@ def by_onnxruntime(proto: onnx.ModelProto, feeds: dict[str, Array]) -> list[Arra
     return [np.asarray(a) for a in session.run(None, feeds)]
 
 
+@pytest.mark.sampled(3)
 @settings(max_examples=8, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(
     st.integers(0, 1 << 32),

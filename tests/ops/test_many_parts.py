@@ -32,6 +32,7 @@ def test_concatenations(count: int, distinct: bool) -> None:
     np.testing.assert_array_equal(exe.run(arrays)["y"], want)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [130, pytest.param(3000, marks=pytest.mark.slow)])
 def test_splits(count: int) -> None:
     node = helper.make_node("Split", ["x"], [f"y{i}" for i in range(count)], axis=0, num_outputs=count)
@@ -52,6 +53,7 @@ def symbolic(count: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [20, 150])
 def test_a_concatenation_of_many_symbols(count: int) -> None:
     """Each kernel joins a few parts, and takes their sizes as symbols, even if they are sums.

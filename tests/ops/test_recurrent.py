@@ -131,6 +131,7 @@ def drawn(name: str, rng: np.random.Generator) -> tuple[list[Array | None], dict
     return inputs, how
 
 
+@pytest.mark.sampled(3)
 @settings(max_examples=16, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(st.sampled_from(list(GATES)), Seeds, st.integers(1, 3), st.booleans(), st.booleans())
 def test_machine_code(name: str, seed: int, threads: int, symbolic: bool, fixed: bool) -> None:

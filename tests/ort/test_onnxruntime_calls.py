@@ -489,6 +489,7 @@ def test_arguments_about_providers(ort: ModuleType) -> None:
             check(providers, options, ["a", "b"])
 
 
+@pytest.mark.sampled(2)
 @both
 def test_initializers_that_a_run_may_replace(ort: ModuleType) -> None:
     proto = onnx.ModelProto.FromString(small("Mul", TensorProto.FLOAT, "x", "w"))

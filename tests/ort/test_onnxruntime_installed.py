@@ -44,6 +44,7 @@ MODULE = (
 )
 
 
+@pytest.mark.sampled(2)
 def test_a_script_runs_with_it(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)

@@ -125,6 +125,7 @@ def test_rotations_stay_in_their_reader() -> None:
     assert "concat" not in ops(after)
 
 
+@pytest.mark.sampled(2)
 def test_a_slice_that_kernels_read_is_no_copy() -> None:
     t = Net()
     x = t.conv(t.input("x", 1, 4, 6, 6), 32, 3)

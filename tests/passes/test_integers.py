@@ -398,7 +398,7 @@ NARROW: dict[str, tuple[Net, str]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("net", NARROW)
 def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
     """Words of four bytes are read without VNNI if no sum of two products exceeds 16 bits. Results are exact

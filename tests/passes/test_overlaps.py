@@ -88,6 +88,7 @@ def overlapping(plan: Plan) -> Mapping[tuple[str, str], int]:
     return found
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("number", range(4))
 def test_results_are_those_of_buffers_apart(number: int) -> None:
     seed = int(np.random.default_rng().integers(1 << 32))

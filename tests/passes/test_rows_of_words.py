@@ -76,7 +76,7 @@ def dots(graph: Graph, target: Target) -> list[Product | None]:
     return [n.attrs.dot for nodes in bodies for n in nodes if isinstance(n.attrs, Conv)]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("rescaled", [False, True], ids=["sums", "bytes"])
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_the_same_integers(case: Case, rescaled: bool) -> None:

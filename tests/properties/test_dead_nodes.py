@@ -91,6 +91,7 @@ def check(seed: int, kinds: tuple[str, ...] = QUICK) -> list[str]:
     return added
 
 
+@pytest.mark.sampled(3)
 def test_nothing_comes_of_them() -> None:
     added = Counter(kind for seed in range(36) for kind in check(seed))
     assert all(added[kind] > 2 for kind in QUICK), added

@@ -41,11 +41,13 @@ def test_more_models(target: str) -> None:
     assert len(ends) == MANY
 
 
+@pytest.mark.sampled(2)
 def test_buffers_end_where_memory_does() -> None:
     ((seed, ended),) = outcomes(NATIVE[0], 3, 4)
     assert ended == "fine", repeated(NATIVE[0], seed, ended)
 
 
+@pytest.mark.sampled(2)
 def test_a_process_that_ends_is_told_by_its_seed() -> None:
     ((seed, ended),) = outcomes("no such target", 7, 9)
     assert seed == 7 and ended.startswith("WRONG the process ended with 1: ")

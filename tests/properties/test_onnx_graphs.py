@@ -82,6 +82,7 @@ def test_they_are_varied() -> None:
     assert sum("n" in s for s in shapes) > 50 and any(0 in s for s in shapes) and any(1 in s for s in shapes)
 
 
+@pytest.mark.sampled(2)
 def test_most_of_them_are_compared() -> None:
     """A model is compared at the size it was drawn for. It is also compared at other sizes often enough,
     though the reference may refuse some."""

@@ -63,6 +63,7 @@ def check(graph: Graph, options: Options, threads: int) -> None:
             assert_close(f"{name}, n = {n}", got[name], want[name])
 
 
+@pytest.mark.sampled(3)
 @settings(max_examples=30, derandomize=True)
 @given(st.integers(0, 2**32), st.integers(1, 10), st.sampled_from(TARGETS), st.integers(1, 4), st.booleans())
 def test_random_graphs(seed: int, length: int, target: Target, threads: int, winograd: bool) -> None:
@@ -72,6 +73,7 @@ def test_random_graphs(seed: int, length: int, target: Target, threads: int, win
     check(graph, Options(target, winograd=winograd, verify=True), threads)
 
 
+@pytest.mark.sampled(3)
 def test_random_kernels_of_several_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extrema of any row are found where the row is made, however short it is."""
     monkeypatch.setattr(extrema, "ROW", 1 / 64)

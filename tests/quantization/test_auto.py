@@ -85,6 +85,7 @@ def test_others() -> None:
     assert others(found, [replace(d, kind="int8") for d in found], lambda all_: True) == []
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("net", ["convolutions", "products"])
 def test_simulation(net: str) -> None:
     """The simulation without parts gives the model's results. With all parts, or one, it gives the written

@@ -42,6 +42,7 @@ def test_gptq() -> None:
     assert mine < 0.6 * theirs
 
 
+@pytest.mark.sampled(2)
 def test_smoothing() -> None:
     """Some columns have outliers. After smoothing, the graph computes the same, and int8 comes nearer to
     it."""

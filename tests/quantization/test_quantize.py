@@ -113,6 +113,7 @@ def test_weights_of_7_bits(net: str) -> None:
     assert 0 < info.value.best.drop < 0.06
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("few", [True, False])
 def test_bits_by_default(few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The default is 7 bits if the machine is quicker with them. It is 8 bits on other machines, and if 7

@@ -267,6 +267,7 @@ time.sleep(0.05)
 """
 
 
+@pytest.mark.sampled(2)
 def test_exit_while_a_daemon_thread_runs(tmp_path: Path) -> None:
     chain().save(tmp_path / "m.jgn")
     command = [sys.executable, "-c", _EXIT, str(tmp_path / "m.jgn")]

@@ -75,6 +75,7 @@ def test_damaged_files(folder: Path) -> None:
     assert run(folder, 0, 700, "bytes") > 600  # the rest changes padding, or exchanges equal blocks
 
 
+@pytest.mark.sampled(3)
 def test_fields_written_on_purpose(folder: Path) -> None:
     # the rest changes names and comments of the plan, or enlarges memory
     assert run(folder, 0, 1000, "fields") > 500

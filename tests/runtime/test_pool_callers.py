@@ -154,6 +154,7 @@ def test_a_short_run_keeps_no_place(pool: Timed) -> None:
     pool.destroy(made)
 
 
+@pytest.mark.sampled(3)
 def test_callers_come_and_go_while_jobs_run(pool: Timed) -> None:
     """Every task runs once, however the crowd changes."""
     made = pool.create(4)

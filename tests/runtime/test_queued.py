@@ -244,6 +244,7 @@ def test_the_kernel_that_is_to_blame(shared: bool, groups: bool) -> None:
     np.testing.assert_array_equal(exe(X), expected)
 
 
+@pytest.mark.sampled(2)
 def test_a_fault_that_takes_all_with_it() -> None:
     """Another driver loads everything again, and launches run one by one until the fault repeats."""
     device = MemoryDevice(False)

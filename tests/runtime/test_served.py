@@ -127,6 +127,7 @@ def share_threads() -> None:
     assert new_threads(before, 0) == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.skipif(default_threads() < 2, reason="one processor needs no pool")
 def test_models_share_their_threads() -> None:
     """A model of another test in this process may live on with the shared threads."""
@@ -163,6 +164,7 @@ def test_runs_and_failed_runs_are_counted_while_they_last() -> None:
     assert 2 in seen and seen <= {0, 1, 2} and callers(long) == 0
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no forks")
 def test_sixteen_callers_of_different_models_beside_forks() -> None:
     """Results stay right while the pool's threads are divided anew at each run, and in forked processes."""
@@ -249,6 +251,7 @@ def test_memory_of_loops_is_given_back() -> None:
     np.testing.assert_array_equal(loop(x, np.int64(2)), expected)
 
 
+@pytest.mark.sampled(2)
 def test_arena_shrinkage_of_sessions() -> None:
     import jangin.onnxruntime as ort
 

@@ -119,6 +119,7 @@ def test_locations_are_found_wherever_a_tensor_may_be(monkeypatch: pytest.Monkey
         locations(memoryview(made.SerializeToString()[:-3]))
 
 
+@pytest.mark.sampled(2)
 def test_a_cached_model_needs_no_onnx(tmp_path: Path) -> None:
     path = in_a_folder(tmp_path)
     code = (

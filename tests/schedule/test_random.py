@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from templates.kernels import Built, buffer, conv, matmul, node, pool
@@ -112,6 +113,7 @@ def _chains(func: Func) -> list[list[str]]:
     return found
 
 
+@pytest.mark.sampled(3)
 @settings(max_examples=150, derandomize=True)
 @given(st.data(), kernels())
 def test_random_schedules(data: st.DataObject, func: Func) -> None:
@@ -155,6 +157,7 @@ def tilings(draw: st.DrawFn) -> tuple[Func, list[Step]]:
     return func, steps
 
 
+@pytest.mark.sampled(3)
 @settings(max_examples=60, derandomize=True)
 @given(tilings())
 def test_tiled_products(made: tuple[Func, list[Step]]) -> None:

@@ -147,6 +147,7 @@ def products(draw: st.DrawFn) -> tuple[Func, list[Step], int]:
     return func, product_steps(ty, tx, tm, tn, kd, left=left), ty * tx
 
 
+@pytest.mark.sampled(2)
 @settings(max_examples=40, derandomize=True)
 @given(products())
 def test_random_products(made: tuple[Func, list[Step], int]) -> None:

@@ -92,6 +92,7 @@ def settings_of(host: Host) -> dict[str, Any]:
     return {"host": host.address, "target": host.target, "about": host.about}
 
 
+@pytest.mark.sampled(2)
 def test_an_emitted_model_runs_with_python_alone(study: Any, fake: Any, tmp_path: Path) -> None:
     """Other engines have the reason why they don't run there. Nothing stays on the machine."""
     host = Host("ssh://board")
@@ -112,6 +113,7 @@ def test_through_a_true_server(study: Any, server: str) -> None:
     assert not rows["aot"].problem and rows["aot"].median > 0 and (rows["aot"].error or 0.0) < 1e-5
 
 
+@pytest.mark.sampled(3)
 def test_a_machine_that_goes_away_is_one_error_and_the_study_goes_on(
     study: Any, fake: Callable[[int], None], tmp_path: Path
 ) -> None:

@@ -44,6 +44,7 @@ FAILING = {
 NO_GROUP = '{"model": [], "precision": "int8", "batch": 1, "threads": 1, "engine": "e"}'
 
 
+@pytest.mark.sampled(3)
 def test_an_engine_that_crashes_and_one_that_is_wrong_beside_a_good_one(study: Study) -> None:
     """Without a source of energy there are no joules, and the reason stands in their place."""
     rows = study("good", "crashing", "wrong", energy=True)
@@ -88,6 +89,7 @@ def test_what_an_engine_started_ends_with_it(study: Study, tmp_path: Path, engin
     raise AssertionError(f"process {child} runs on")
 
 
+@pytest.mark.sampled(3)
 def test_a_study_goes_on_where_it_was_interrupted(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +112,7 @@ def test_a_study_goes_on_where_it_was_interrupted(
     assert study("good", **grid)["good"] in rows
 
 
+@pytest.mark.sampled(2)
 def test_the_folder_of_another_study_is_refused(study: Study, model: Path, tmp_path: Path) -> None:
     report = tmp_path / "report"
     study("unreadable")
@@ -127,6 +130,7 @@ def test_the_folder_of_another_study_is_refused(study: Study, model: Path, tmp_p
         study("unreadable")
 
 
+@pytest.mark.sampled(2)
 def test_two_studies_in_one_folder_are_refused(study: Study, tmp_path: Path) -> None:
     """The lock ends with its process, so that nothing of a killed study is in the way of the next."""
     study("unreadable")
@@ -145,6 +149,7 @@ def test_two_studies_in_one_folder_are_refused(study: Study, tmp_path: Path) -> 
     assert study("unreadable")["unreadable"].problem == FAILING["unreadable"]
 
 
+@pytest.mark.sampled(2)
 def test_other_weights_in_a_file_of_their_own_are_another_model(study: Study, model: Path) -> None:
     split = onnx.load(model)
     onnx.save(split, model, save_as_external_data=True, location="weights", size_threshold=0)
@@ -251,6 +256,7 @@ def test_a_model_without_a_batch_has_one_row(tmp_path: Path) -> None:
         models.inputs("constant", 2)
 
 
+@pytest.mark.sampled(3)
 def test_sizes_are_those_of_some_model(study: Study, model: Path, tmp_path: Path) -> None:
     """A size of one model doesn't keep others from being measured. A size of no model is misspelt."""
     other = onnx.load(model)
@@ -296,6 +302,7 @@ def test_a_model_that_cannot_be_read_is_told_in_each_row(study: Study, model: Pa
         assert row.problem.startswith("Jangin can't read it, so its inputs aren't known: ")
 
 
+@pytest.mark.sampled(2)
 def test_missing_sizes_are_told_before_anything_is_measured(study: Study, model: Path) -> None:
     open_sized = onnx.load(model)
     open_sized.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
@@ -389,6 +396,7 @@ def test_a_program_beside_the_model_is_pytorchs_own(model: Path) -> None:
         run(plain, path.parent / "report", Options(), lambda *_: None)
 
 
+@pytest.mark.sampled(3)
 def test_engines_are_not_blamed_for_what_quantizing_changed(
     study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,12 +410,14 @@ def test_engines_are_not_blamed_for_what_quantizing_changed(
     assert "wrong numbers: an output differs by 0.1" in rows["wrong"].problem
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_the_baseline_of_copied_windows_and_openblas(study: Study, threads: int) -> None:
     row = study("im2col", threads=(threads,), batches=(3,))["im2col"]
     assert not row.problem and row.error < 1e-6 and row.median > 0
 
 
+@pytest.mark.sampled(3)
 def test_layers_are_told_by_jangin_and_onnx_runtime(study: Study) -> None:
     rows = study("jangin", "onnxruntime")
     for row in rows.values():

@@ -66,6 +66,7 @@ def call(*words: Any, status: int = 0) -> str:
 SETTINGS = ("--trainable", "*", "--optimizer", "sgd:lr=0.1,momentum=0.9", "--epochs", "3", "--batch", "8")
 
 
+@pytest.mark.sampled(3)
 def test_a_step_is_written_as_code(model: Path, data: Path, tmp_path: Path) -> None:
     out = tmp_path / "firmware"
     told = call(model, data, "-o", out, *SETTINGS, "--emit", "c", "--target", "cortex-m7")
@@ -98,6 +99,7 @@ def test_a_model_is_trained_and_written(model: Path, data: Path, tmp_path: Path)
             np.testing.assert_array_equal(numpy_helper.to_array(t), file[f"model/{t.name}"])
 
 
+@pytest.mark.sampled(2)
 def test_a_stopped_run_goes_on_as_if_it_had_not(
     model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +239,7 @@ def test_losses_that_are_not_finite_end_no_run(model: Path, data: Path, tmp_path
     assert "loss nan ??? nan" in told
 
 
+@pytest.mark.sampled(2)
 def test_a_checkpoint_of_another_optimizer(model: Path, data: Path, tmp_path: Path) -> None:
     """An optimizer that keeps nothing doesn't take another one's checkpoint for its own."""
     out = ("-o", tmp_path / "out.onnx", "--trainable", "*", "--epochs", "1", "--batch", "32")

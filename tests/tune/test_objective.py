@@ -146,6 +146,7 @@ def test_costs_are_those_of_the_machine(machine: Simulated, tmp_path: Path) -> N
     assert one.bytes == two.bytes >= 64 * 256 * 4  # type: ignore[operator]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("machine", [CHEAP], indirect=True)
 def test_the_candidate_of_a_kernel_is_that_of_the_fewest_joules(
     machine: Simulated, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -64,6 +64,7 @@ def write(folder: Path, name: str) -> None:
         Store(folder).put("here", {f"{name}{n}": finding(), "shared": finding(tile=n)})
 
 
+@pytest.mark.sampled(2)
 def test_two_processes_write_at_once(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     writers = [context.Process(target=write, args=(tmp_path, name)) for name in "ab"]

@@ -145,6 +145,7 @@ def test_weights_of_another_cfg(tmp_path: Path) -> None:
         jangin.compile(path, cache=False)
 
 
+@pytest.mark.sampled(2)
 def test_boxes_are_suppressed(tmp_path: Path) -> None:
     """The result is compared with the plain outputs, suppressed by the test."""
     from jangin.frontends.darknet.format import DarknetFormat
@@ -244,6 +245,7 @@ def test_recurrent_convolutions(tmp_path: Path) -> None:
     assert np.abs(second - first).max() > 1e-4
 
 
+@pytest.mark.sampled(3)
 def test_bench_takes_weights(tmp_path: Path) -> None:
     """Weights that don't lie beside the cfg are passed to the timed process."""
     path = write(tmp_path, NET + next(iter(NETWORKS.values())))

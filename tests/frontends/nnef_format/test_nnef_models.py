@@ -95,6 +95,7 @@ def near(got: list[Any], wanted: list[Any]) -> None:
         np.testing.assert_allclose(g, w, rtol=0, atol=2e-6 * np.abs(w).max())  # sums of 27 float32 products
 
 
+@pytest.mark.sampled(2)
 def test_folder_and_archives(tmp_path: Path) -> None:
     """The author's fragments have arrays, generics, comprehensions and conditions. A model is recognized by
     content, whatever its file is called."""
@@ -207,6 +208,7 @@ def test_weights_of_another_length(tmp_path: Path) -> None:
             outputs(model)
 
 
+@pytest.mark.sampled(2)
 def test_archives_that_harm(tmp_path: Path) -> None:
     model = folder(tmp_path / "net")
     link, out, far = tarfile.TarInfo("link"), tarfile.TarInfo("../out"), tarfile.TarInfo("/etc/x")
@@ -231,6 +233,7 @@ def test_archives_that_harm(tmp_path: Path) -> None:
         outputs(model)
 
 
+@pytest.mark.sampled(3)
 def test_mutants(tmp_path: Path) -> None:
     """Each of some hundred mutants of weights and archives, and of some mutants of texts, loads or gives one
     CompileError."""
