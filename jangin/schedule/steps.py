@@ -94,6 +94,7 @@ PRIMITIVES: Mapping[str, Callable[..., Func]] = {
     "block_sum": sums.block_sum,
     "copy_as_read": stages.copy_as_read,
     "partial_sums": sums.partial_sums,
+    "across_lanes": sums.across_lanes,
     "pairwise": sums.pairwise,
     "factor_out": factors.factor_out,
     "mask_in_place": factors.mask_in_place,

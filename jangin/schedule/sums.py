@@ -123,6 +123,18 @@ def _in_pairs(terms: Sequence[Expr]) -> Expr:
     return _in_pairs(terms[:half]) + _in_pairs(terms[half:]) if half else terms[0]
 
 
+def across_lanes(func: Func, loop: str) -> Func:
+    """Make a loop over the terms of sums of integers a vector loop: all its lanes add to one element of each
+    sum. Raises ScheduleError for sums of floats, whose rounding depends on the order."""
+
+    def mark(s: For) -> Stmt:
+        if not one_sum(func, s).dtype.is_int or not isinstance(s.extent, Const):
+            raise ScheduleError(f"{func.name}: the lanes of {loop} can't add to one sum of integers")
+        return replace(s, kind="vector")
+
+    return at_loop(func, loop, mark)
+
+
 def one_sum(func: Func, loop: For) -> Buffer:
     """Return the one accumulator to which a loop adds. Raises ScheduleError if there is another store."""
     every = list(statements(loop.body))

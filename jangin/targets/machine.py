@@ -68,6 +68,11 @@ class Machine:
         return True
 
     @property
+    def compares(self) -> bool:
+        """Whether C compilers compare vectors rightly."""
+        return True
+
+    @property
     def hints(self) -> bool:
         """Whether prefetch hints pay."""
         return False

@@ -7,6 +7,7 @@ from dataclasses import replace
 from jangin.ir import products
 from jangin.ir.dtype import I8, I16, U8, U16, DType
 from jangin.targets.figures import FusionFigures
+from jangin.targets.helium_rows import HELIUM
 from jangin.targets.processor import Processor
 from jangin.targets.rows import DOT2, EVEN_BYTES, FUSING, NEAREST, ODD_BYTES, PORTABLE, Row
 from jangin.targets.target import Target
@@ -20,6 +21,8 @@ PACKED = 11
 GENERAL = 9
 """General registers for sums and operands. C compilers allot 14, of which addresses and a counter take five.
 With 10, tiles of 2 by 3 spill: 2.5 instructions a product instead of 1.0 to 1.6."""
+VECTORS = 8
+"""Vector registers of Helium."""
 
 
 def _clamped(dtype: DType) -> Row:
@@ -89,10 +92,12 @@ CORTEX_M33 = Target(
 """Armv8-M Mainline with the DSP extension and FPv5."""
 
 CORTEX_M55 = Target(
-    "cortex-m55", "thumbv8.1m.main-none-eabihf", "cortex-m55", "+dsp,+fp-armv8d16sp", DSP, SINGLE,
-    outputs=("c",), c_compiler=_COMPILER, c_flags=("-mcpu=cortex-m55+nomve", *_FLAGS),
+    "cortex-m55", "thumbv8.1m.main-none-eabihf", "cortex-m55", "+mve.fp,+fp-armv8d16sp", (*HELIUM, *DSP),
+    replace(SINGLE, vector_bytes=16, registers=VECTORS, widest=4, compares=False, half_vectors=False,
+        masks=False, l3=256 << 10, products=(products.DOT1B,)),
+    outputs=("c",), c_compiler=_COMPILER, c_flags=("-mcpu=cortex-m55", *_FLAGS),
 )  # fmt: skip
-"""Armv8.1-M with the DSP extension and FPv5. Helium's vectors aren't used."""
+"""Armv8.1-M with Helium (MVE): vectors of 16 bytes for integers and f32."""
 
 CORTEX_M0PLUS = Target(
     "cortex-m0plus", "thumbv6m-none-eabi", "cortex-m0plus", "", PORTABLE, PLAIN, outputs=("c",),

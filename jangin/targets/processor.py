@@ -22,6 +22,12 @@ class Processor(Machine):
     """
 
     groups = False
+    widest: int = 8
+    """Bytes of the largest element for which there are vector instructions. Larger elements go one by one."""
+    compares: bool = True
+    """C compilers compare vectors rightly. Otherwise the writer of C compares one lane after another."""
+    half_vectors: bool = True
+    """There are instructions for half a vector. The template `window` reads it."""
     l1: int = 32 << 10
     """Bytes of level 1 data cache that a core may count on. Templates make panels fit."""
     l3: int = 8 << 20
@@ -73,6 +79,9 @@ class Processor(Machine):
     """Bytes a cycle that stream from the level 3 cache to a core, for estimates."""
     memory_rate: float = 4.0
     """Bytes a cycle that stream from memory to a core, for estimates."""
+
+    def lanes(self, bytes_per_element: int) -> int:
+        return super().lanes(bytes_per_element) if bytes_per_element <= self.widest else 1
 
     def shortest(self, size: int) -> int:
         """The fewest elements of `size` bytes that are worth a vector.

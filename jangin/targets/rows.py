@@ -34,11 +34,12 @@ _NONE: Mapping[str, str] = MappingProxyType({})
 class Row:
     """One way to do an operation on values of a type `T` in `dtypes`, for any number of lanes N.
 
-    - `operands` and `result`: written as in Loop IR. The result has N elements, and is empty if the row
-      stores. T[1] is one value for all lanes. `memory` is an address, and the others are values. `stride` is
-      the bytes from row to row in memory. Operands of R, C or K rows and columns are matrix registers by
-      number.
-    - `reference`: the work for lane `i`, or for whole matrices, in Loop IR. It leaves the result in `r`.
+    - `operands` and `result`: written as in Loop IR. The result has N elements, or one if its size is written
+      ([1]), and is empty if the row stores. T[1] is one value for all lanes. `memory` is an address, and the
+      others are values. `stride` is the bytes from row to row in memory. Operands of R, C or K rows and
+      columns are matrix registers by number.
+    - `reference`: the work for lane `i`, for whole matrices, or for a result of one element, in Loop IR. It
+      leaves the result in `r`.
     - `llvm`: LLVM IR. `{T}`, `{i32}`... are types by lanes, `{T.one}` is one element's type, and `{T.bytes}`
       is its size. `{i32:16}` is a constant, and `%x` is an operand. `{pairs}` is two i16 for each lane,
       `{bfloats}` is two bfloat16, and `{quads}` is four i8. The last line is the result or the effect.
@@ -90,13 +91,19 @@ class Row:
         """Whether the row works on matrix registers."""
         return "[R" in self.operands
 
+    @property
+    def across(self) -> bool:
+        """Whether the row makes one number of all lanes."""
+        return self.result.endswith("[1]")
+
     def func(self, dtype: DType) -> Func:
         """The reference as a kernel of symbolic size N, and M if memory has another size."""
-        out = f", r: out {self.result}[N]" if self.result else ""
+        out = f", r: out {self.result}{'' if self.across else '[N]'}" if self.result else ""
         most = {"N": "", "M": "", **dict.fromkeys("RCK", TILE_ROWS)}
         sizes = [f"{n} in 1..{most[n]}" for n in most if re.search(rf"[\[ ]{n}[\],]", self.operands + out)]
         head = f"func {self.name}({self.operands}{out}) symbols ({', '.join(sizes)})"
-        text = f"{head} {{ {self.reference if self.of_tiles else f'serial i in N {{ {self.reference} }}'} }}"
+        whole = self.of_tiles or self.across
+        text = f"{head} {{ {self.reference if whole else f'serial i in N {{ {self.reference} }}'} }}"
         return parse_func(re.sub(r"\bT\b", dtype.name, text))
 
 

@@ -45,6 +45,7 @@ from jangin.ir.expr import Const, Var, const, product_of
 from jangin.ir.simplify import simplify
 from jangin.schedule.primitives import ranges_at
 from jangin.targets.processor import SHARE
+from jangin.templates.across import Across, sums_across
 from jangin.templates.common import fuse_all, messy, stride
 from jangin.templates.cost import EXPOSED, HANDED_OUT, LOOP, far_rate, launch, overlapped
 from jangin.templates.micro import MAX_ROWS, UNROLL, ByLanes, HalvedRows, Micro, PackedRows, vectors_of
@@ -116,6 +117,8 @@ def _lanes(workload: Workload, stage: te.Stage, size: int) -> int:
     instruction on half a register takes no longer. On processors that split wide vectors in two, it takes
     half the time.
     """
+    if sums_across(workload, stage):
+        return 1
     processor, columns = workload.processor, stage.axes[-1].extent if stage.axes else None
     lanes, product = processor.lanes(size), product_of(stage.body)
     few = isinstance(columns, Const) and columns.value <= lanes // 2 and processor.vector_bytes > HALVED
@@ -172,7 +175,9 @@ class Contraction(Template):
         self.inner = size[role.k[-1]]
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
-        self.micro = vectors_of(workload, self.stage, role, lanes)
+        runs = stride(role.left, Var(role.k[-1]), dict(workload.symbols)) == 1
+        across = sums_across(workload, self.stage) and self.packed and runs
+        self.micro = (Across if across else vectors_of)(workload, self.stage, role, lanes)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
         small = self.packed and not (role.parts or product_of(self.stage.body)) and role.right.dtype.is_float
         self.small = small and role.right.dtype.wide is not role.right.dtype

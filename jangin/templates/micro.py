@@ -131,6 +131,10 @@ class Micro:
         """Return the number of loads of the rows for one term."""
         return mr
 
+    def panel_width(self, width: int) -> int:
+        """Return the columns whose weights lie side by side for each term, for a tile of `width` columns."""
+        return width
+
     def cycles(self, product: Contraction, params: Params) -> float:
         """Return the cycles of one tile."""
         return self.tile_cycles(product, params["mr"], params["nv"], params["unroll"])

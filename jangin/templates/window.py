@@ -40,6 +40,8 @@ JOINS = 1.5
 """Instructions that join the rows' bytes to words."""
 MOST_PIXELS = 8
 """Most pixels times vectors of a tile. Each has an accumulator, and each tap has as many loads."""
+EACH = 2
+"""Vector registers for each accumulator, because operands and intermediate results need some too."""
 
 
 def match(workload: Workload) -> Window | None:
@@ -134,7 +136,8 @@ def _lanes(workload: Workload) -> int:
     lanes = lanes_for(workload)
     if size <= lanes // 2 and isinstance(column, Const) and processor.vector_bytes > HALVED:
         return lanes // 2
-    return lanes if processor.masks else math.gcd(workload.size(column), lanes)
+    part = lanes if processor.masks else math.gcd(workload.size(column), lanes)
+    return part if part == lanes or processor.half_vectors else 1
 
 
 class Image:
@@ -181,10 +184,11 @@ class Window(Image, Template):
         )
 
     def space(self) -> Sequence[Params]:
-        most = min(self.size, MOST_PIXELS)
+        held = MOST_PIXELS if self.lanes == 1 else min(MOST_PIXELS, self.processor.registers // EACH)
+        most = min(self.size, held)
         several = (1, 2, 4, 8) if self.alone else (1, 2) if self.processor.offsets else (1,)
         vectors = [n for n in several if self.vectors % n == 0]
-        pairs = [(n, v) for v in vectors for n in range(1, most + 1) if n * v <= MOST_PIXELS]
+        pairs = [(n, v) for v in vectors for n in range(1, most + 1) if n * v <= held]
         return [{"tile": n, "vectors": v} for n, v in pairs]
 
     def estimate(self, params: Params) -> float:

@@ -111,10 +111,11 @@ def test_bytes_stay_bytes(target: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
 
 
+@pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
 @pytest.mark.parametrize("sizes", [(1, 7, 5), (7, 10, 1), (2, 4, 2), (23, 130, 17)])
-def test_words_of_bytes_of_any_sizes(sizes: tuple[int, int, int], tmp_path: Path) -> None:
+def test_words_of_bytes_of_any_sizes(sizes: tuple[int, int, int], target: str, tmp_path: Path) -> None:
     """Rows, terms and columns that no tile divides. Both operands begin with -128."""
-    needs_tools("cortex-m4")
+    needs_tools(target)
     (rows, terms, columns), random = sizes, np.random.default_rng()
     x, y = (random.integers(-128, 128, shape, np.int8) for shape in ((rows, terms), (terms, columns)))
     x[0, 0] = y[0, 0] = -128
@@ -124,8 +125,8 @@ def test_words_of_bytes_of_any_sizes(sizes: tuple[int, int, int], tmp_path: Path
     graph = helper.make_graph([product], "words", [given], [made], [numpy_helper.from_array(y, "y")])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     e = example()
-    firmware = e.build(jangin.emit(model, "c", "cortex-m4", name="model"), tmp_path)
-    there = e.run(firmware, e.BOARDS["cortex-m4"], x).view(np.int32).reshape(rows, columns)
+    firmware = e.build(jangin.emit(model, "c", target, name="model"), tmp_path)
+    there = e.run(firmware, e.BOARDS[target], x).view(np.int32).reshape(rows, columns)
     np.testing.assert_array_equal(there, x.astype(np.int32) @ y.astype(np.int32))
 
 

@@ -34,6 +34,7 @@ from jangin.runtime.system.processor import architecture
 from jangin.targets import NAMED, Target
 from jangin.targets.arm import AARCH64, ARMV7, NEOVERSE_V1
 from jangin.targets.arm_rows import NEON, NEON32
+from jangin.targets.helium_rows import HELIUM
 from jangin.targets.micro import CORTEX_M4
 from jangin.targets.riscv import RISCV64_V, RVV
 from jangin.targets.rows import PORTABLE, Row
@@ -225,7 +226,7 @@ def test_other_processors_round_a_product_and_sum_once(on: Target, becomes: str)
 
 @pytest.mark.parametrize(
     "row",
-    [*dict.fromkeys((*AMX, *AVX512, *AVX2, *NEON, *NEON32, *RVV, *WASM, *PORTABLE))],
+    [*dict.fromkeys((*AMX, *AVX512, *AVX2, *NEON, *NEON32, *RVV, *WASM, *HELIUM, *PORTABLE))],
     ids=lambda r: r.name,
 )
 def test_reads_its_operands_and_no_others(row: Row) -> None:

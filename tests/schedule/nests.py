@@ -71,11 +71,14 @@ def naive(name: str) -> Func:
 
 def arrays_for(func: Func, symbols: Mapping[str, int]) -> dict[str, Array]:
     """Return arrays for a kernel. Inputs are small whole numbers, whose sums of products are exact in any
-    order. Results are NaN."""
+    order. Results are NaN, or a number that no sum has if they are integers."""
     rng = np.random.default_rng(0)
     shapes = {b.name: tuple(size(d, symbols) for d in b.shape) for b in func.params}
-    arrays: dict[str, Array] = {n: rng.integers(-4, 5, s).astype(np.float32) for n, s in shapes.items()}
-    return arrays | {b.name: np.full(shapes[b.name], np.nan, np.float32) for b in func.results}
+    arrays: dict[str, Array] = {
+        b.name: rng.integers(-4, 5, shapes[b.name]).astype(b.dtype.numpy) for b in func.params
+    }
+    none = {b.name: np.nan if b.dtype.is_float else b.dtype.limits[0] for b in func.results}
+    return arrays | {b.name: np.full(shapes[b.name], none[b.name], b.dtype.numpy) for b in func.results}
 
 
 def result(func: Func, symbols: Mapping[str, int], other_layouts: Mapping[str, Array] | None = None) -> Array:

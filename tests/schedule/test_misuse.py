@@ -109,6 +109,8 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     ),
     "parts of an axis": ("matmul", [("partial_sums", "i0")], "i0 isn't of one sum"),
     "parts of a maximum": ("max", [("partial_sums", "k0")], "k0 isn't of one sum"),
+    "lanes of an axis": ("matmul", [("across_lanes", "i1")], "i1 isn't of one sum"),
+    "lanes of a sum of floats": ("matmul", [("across_lanes", "k0")], "can't add to one sum of integers"),
     "pairs of an axis": ("matmul", [("pairwise", "i1")], "i1 isn't of one sum"),
     "pairs of a maximum": ("max", [("pairwise", "k0")], "k0 isn't of one sum"),
     "pairs of any number": ("symbolic-sum", [("pairwise", "k0")], "no known number of terms"),

@@ -163,6 +163,23 @@ def test_partial_sums(name: str, loops: list[str]) -> None:
     do(func, ("partial_sums", loops[0]), ("partial_sums", loops[-1] if loops[1:] else "k0i"))
 
 
+def test_lanes_add_to_one_sum() -> None:
+    """The lanes of a sum of integers add to the same elements, also of a tile and of a rest."""
+    func = parse_func("""func sums(x: i8[3, 11], y: i8[4, 11], out: out i32[3, 4]) {
+      serial i in 3 {
+        serial j in 4 {
+          alloc register acc: i32[1]
+          acc[0] = i32(0)
+          serial k in 11 { acc[0] = acc[0] + (i32(x[i, k]) * i32(y[j, k])) }
+          out[i, j] = acc[0]
+        }
+      }
+    }""")
+    func = do(func, ("split", "j", 2), ("privatize", "acc", ["ji"]), ("split", "k", 4, "cut"))
+    func = do(func, ("across_lanes", "ki"), ("across_lanes", "kt"), ("unroll", "ji"))
+    assert kinds(func)["ki"] == kinds(func)["kt"] == "vector"
+
+
 @pytest.mark.parametrize("name", REDUCTIONS)
 def test_pairwise(name: str) -> None:
     """Pairs are added for a single sum, for sums side by side, for the turns of a sum and for its rest. The

@@ -85,6 +85,7 @@ def step(draw: st.DrawFn, func: Func) -> Step:
         "copy_as_read": lambda: (draw(st.sampled_from(accs)), draw(loop)),
         "partial_sums": lambda: (draw(loop),),
         "pairwise": lambda: (draw(loop),),
+        "across_lanes": lambda: (draw(loop),),
         "factor_out": lambda: (draw(loop), draw(loop)),
         "mask_in_place": lambda: (draw(loop), draw(loop)),
         "rfactor": lambda: (draw(loop), draw(number), draw(number)),

@@ -164,6 +164,9 @@ _KEEP = """#if defined __GNUC__ && !defined __clang__ && defined __x86_64__
 _GCC = """#if defined __GNUC__ && !defined __clang__
 #if defined __ARM_ARCH_PROFILE && __ARM_ARCH_PROFILE == 'M'
 #pragma GCC optimize("no-schedule-insns", "no-inline-functions-called-once")
+#if __ARM_FEATURE_MVE
+#pragma GCC optimize("no-tree-ter")
+#endif
 #else
 #pragma GCC optimize("no-gcse", "no-tree-loop-im", "no-move-loop-invariants", "no-schedule-insns2")
 #pragma GCC optimize("ira-region=one")
@@ -177,7 +180,8 @@ whole function: allocation by loop spilled tiles that need all registers.
 
 Arm's microcontrollers have 14 registers. There allocation by loop is better, because outer loops need
 registers too. GCC's first scheduling loads a tile's operands too early, and spills accumulators. An inlined
-kernel gives registers to its caller. With these options int8 kernels take 0.8 of the instructions.
+kernel gives registers to its caller. With these options int8 kernels take 0.8 of the instructions. Helium's
+vectors are loaded by functions, which GCC would call before all arithmetic, and spill their results.
 """
 _CONTRACT = """#if defined __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -195,6 +199,9 @@ _INTRINSICS = """#if defined __x86_64__
 #include <arm_neon.h>
 #elif defined __ARM_FEATURE_DSP
 #include <arm_acle.h>
+#if __ARM_FEATURE_MVE
+#include <arm_mve.h>
+#endif
 #endif"""
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from jangin.backends.clike.dialect import Dialect, type_name
 from jangin.ir.dtype import F32, I32, DType
-from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var
+from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, const
 from jangin.ir.loop import For, If, Stmt, Store
 from jangin.ir.words import BITCASTS, INFIX
 from jangin.targets.rows import Row
@@ -28,12 +28,13 @@ def row_function(
     """Return the text of a row's function of its operands, on `lanes` values of a type. `space`: the address
     space of its memory."""
     func = row.func(dtype)
-    loop, result = func.body, type_name(func.params[-1].dtype, lanes) if row.result else "void"
-    assert isinstance(loop, For)
+    loop, of_result = func.body, 1 if row.across else lanes
+    result = type_name(func.params[-1].dtype, of_result) if row.result else "void"
     whole = dialect.row(row, dtype, lanes, target)
     if whole:
         body = f"return {whole};" if row.result else f"{whole};"
     else:
+        assert isinstance(loop, For)
         body = dialect.lanes(row, [_Lane(dialect, lanes, n).statement(loop.body) for n in range(lanes)])
         body = f"{result} r; {body} return r;" if row.result else body
     params = (_parameter(p, lanes, space) for p in func.params if p.name != "r")
@@ -44,7 +45,7 @@ def row_function(
 def _parameter(p: Buffer, lanes: int, space: str) -> str:
     if p.name == "memory":
         return f"{space}{type_name(p.dtype)} *memory"
-    return f"{type_name(p.dtype, lanes)} {p.name}"
+    return f"{type_name(p.dtype, 1 if p.shape == (const(1),) else lanes)} {p.name}"
 
 
 def _number(e: Const) -> str:

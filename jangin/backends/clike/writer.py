@@ -10,7 +10,7 @@ import numpy as np
 from jangin.backends.clike.dialect import KEPT, Dialect, in_register, type_name, width
 from jangin.backends.clike.lanes import function_name, row_function
 from jangin.backends.walk.writer import Pointer, Value, Writer
-from jangin.ir.dtype import BOOL, F32, I32, I64, DType, dtype_of
+from jangin.ir.dtype import BOOL, F32, I16, I32, I64, DType, dtype_of
 from jangin.ir.expr import Scalar
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
@@ -46,6 +46,14 @@ class ClikeWriter(Writer):
         self._multiplied = 0
         self.loaded: set[str] = set()
         """Vectors that were loaded from memory into a register."""
+        self._widened: dict[tuple[str, DType], Value] = {}
+        """Loaded vectors in a wider type, by their name and this type."""
+        self._narrowed: dict[str, Value] = {}
+        """Values in the wider type from which the named vectors were converted."""
+        self._local: dict[Pointer, str] = {}
+        """The local arrays in which addresses lie."""
+        self._of_vectors: set[str] = set()
+        """The local arrays to which vectors were stored."""
 
     def type(self, dtype: DType, lanes: int = 1) -> str:
         """Return the name of a type, and add a vector type's definition to `definitions`."""
@@ -184,6 +192,8 @@ class ClikeWriter(Writer):
 
     def compare(self, op: str, x: Value, y: Value) -> Value:
         a, b = x.ref, y.ref
+        if x.lanes > 1 and not self.target.machine.compares:
+            return self.by_lane(lambda v, w: self.compare(op, v, w), x, y)
         if op == "lt" and x.dtype.kind == "u" and y.number == 0:  # never: compilers warn of it
             return self.like(False, Value("", BOOL, x.lanes))
         if op == "ule" or x.dtype is BOOL:
@@ -208,6 +218,8 @@ class ClikeWriter(Writer):
         return self._bits(x.dtype, f"(({mask.ref} & {a}) | (~{mask.ref} & {b}))", x.lanes)
 
     def extreme(self, op: str, x: Value, y: Value) -> Value:
+        if x.lanes > 1 and self.target.row(op, x.dtype, x.lanes) is not None:
+            return self.instruction(op, x.dtype, x.dtype, x, y)
         if not self.dialect.extremes:
             return super().extreme(op, x, y)
         kind = self.type(x.dtype, x.lanes)
@@ -225,11 +237,16 @@ class ClikeWriter(Writer):
         return self._bits(x.dtype, f"({self._as(bits, x)} & {rest})", x.lanes)
 
     def cast(self, dtype: DType, x: Value) -> Value:
+        if (loaded := self._widened.get((x.ref, dtype))) is not None:
+            return loaded
         kind = self.type(dtype, x.lanes)
         if x.lanes == 1:
             return self.op(f"({kind}){x.ref}", dtype)
         source = f"{x.ref} & 1" if x.dtype is BOOL else x.ref
-        return self.op(self.dialect.convert(kind, source), dtype, x.lanes)
+        v = self.op(self.dialect.convert(kind, source), dtype, x.lanes)
+        if self.target.row(f"store_{x.dtype}", dtype, x.lanes) is not None:
+            self._narrowed[v.ref] = x
+        return v
 
     def bitcast(self, dtype: DType, x: Value) -> Value:
         old, new = KEPT.get(x.dtype, x.dtype), KEPT.get(dtype, dtype)
@@ -258,7 +275,8 @@ class ClikeWriter(Writer):
 
     def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
         lanes = values[0].lanes
-        return self.op(self._call(name, dtype, lanes, *(v.ref for v in values)), result, lanes)
+        text = self._call(name, dtype, lanes, *(v.ref for v in values))
+        return self.op(text, result, 1 if self.row(name, dtype, lanes).across else lanes)
 
     def function(self, name: str, *args: Value) -> Value:
         called = self.dialect.function(name, args[0].dtype)
@@ -273,7 +291,7 @@ class ClikeWriter(Writer):
     def registers(self, dtype: DType, count: int) -> Pointer:
         name = self.fresh("a")
         self.arrays.append(f"  {self.dialect.array(dtype, name, count)}")
-        self._spaces[name] = ""
+        self._spaces[name], self._local[name] = "", name
         return name
 
     def scratch(self, dtype: DType, at: Value) -> Pointer:
@@ -290,6 +308,8 @@ class ClikeWriter(Writer):
         space = self._spaces[start]
         name = self._name(f"{start} + {by.ref}", f"{space}{type_name(dtype)} *")
         self._spaces[name] = space
+        if start in self._local:
+            self._local[name] = self._local[start]
         return name
 
     def load(
@@ -304,7 +324,7 @@ class ClikeWriter(Writer):
     ) -> Value:
         if lanes == 1:
             return self.op(f"*{at}", dtype, 1, state)
-        if width(lanes) == lanes:
+        if width(lanes) == lanes and not self._of_scalars(at):
             plain = self.dialect.load(self.type(dtype, lanes), at, self._spaces[at], aligned=aligned)
         else:
             plain = self._vector(dtype, [f"{at}[{n}]" for n in range(lanes)], lanes)
@@ -315,7 +335,22 @@ class ClikeWriter(Writer):
         v = self.weakest([plain, *masked], dtype, lanes, state)
         if in_register(dtype, lanes, self.target):
             self.loaded.add(v.ref)
+        if not masks:
+            self._widen(v, at, state)
         return v
+
+    def _of_scalars(self, at: Pointer) -> bool:
+        """Return whether an address is in a local array that no vector was stored to. Compilers keep its
+        elements in registers as long as no vector is read from it as a whole."""
+        return at in self._local and self._local[at] not in self._of_vectors
+
+    def _widen(self, v: Value, at: Pointer, state: str) -> None:
+        """Write the loads that also widen a row of small integers, if the target has such instructions. A
+        later conversion takes their value, and unused loads are left out."""
+        for wide in (I16, I32):
+            if self.target.row(f"load_{wide}", v.dtype, v.lanes) is not None and at not in self._local:
+                text = self._call(f"load_{wide}", v.dtype, v.lanes, at, at=at)
+                self._widened[v.ref, wide] = self.op(text, wide, v.lanes, state)
 
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
@@ -334,7 +369,11 @@ class ClikeWriter(Writer):
             self.effect(self._call("masked_store", v.dtype, v.lanes, mask.ref, v.ref, at, at=at))
         elif v.lanes == 1:
             self.effect(f"*{at} = {v.ref}")
+        elif (wide := self._narrowed.get(v.ref)) is not None:
+            self._of_vectors.add(self._local.get(at, ""))
+            self.effect(self._call(f"store_{wide.dtype}", v.dtype, v.lanes, wide.ref, at, at=at))
         elif width(v.lanes) == v.lanes:
+            self._of_vectors.add(self._local.get(at, ""))
             kind, space = self.type(v.dtype, v.lanes), self._spaces[at]
             self.effect(self.dialect.store(kind, at, v.ref, space, aligned=aligned))
         else:

@@ -14,7 +14,7 @@ import numpy as np
 from jangin.backends.walk.saturated import Saturated
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.arithmetic import convert, through_signed
-from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U64, DType
+from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U64, DType, dtype_of
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
 from jangin.ir.products import Product
 from jangin.ir.traversal import children
@@ -163,6 +163,10 @@ class Arithmetic:
         if y.number is not None and 0 <= y.number < x.dtype.bits:
             return self.w.binary(op, x, y)
         w, last = self.w, self.w.like(x.dtype.bits - 1, x)
+        unsigned = dtype_of(f"u{x.dtype.bits}")
+        if op == "shr" and x.dtype.kind == "i" and x.lanes > 1 and w.target.row("min", unsigned, x.lanes):
+            least = w.extreme("min", *(w.bitcast(unsigned, v) for v in (y, last)))
+            return w.binary("shr", x, w.bitcast(x.dtype, least))
         fits = w.compare("ule", y, last)
         if op == "shr" and x.dtype.kind == "i":
             return w.binary("shr", x, w.select(fits, y, last))

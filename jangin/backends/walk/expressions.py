@@ -12,7 +12,7 @@ from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
 from jangin.backends.walk.saturated import Saturated, clamps, moved, quotient, saturated, upper
 from jangin.backends.walk.writer import Value, Writer
-from jangin.ir.dtype import F32, I32, I64, U8, U32
+from jangin.ir.dtype import F32, I8, I16, I32, I64, U8, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import CompileError
 from jangin.ir.products import PRODUCTS
@@ -222,6 +222,22 @@ class Expressions:
             with self.ix.by_lane(line, count), self.ix.bound(line, (const(0), const(count - 1)), 0):
                 operands.append(w.broadcast(self.value(e), count))
         return w.instruction(row.name, product.row_type, product.total, *operands)
+
+    def added_across(self, place: Expr, product: Expr) -> Value | None:
+        """Return one number plus the products of small integers in all lanes, by one instruction; None if
+        the target has none for them."""
+        if not isinstance(product, Binary) or product.op != "mul" or product.dtype is not I32:
+            return None
+        factors = [f.a for f in (product.a, product.b) if isinstance(f, Cast) and self.ix.varies(f)]
+        if len(factors) < 2 or not all(f.dtype is I8 for f in factors):
+            return None
+        lanes, row = self.ix.lanes, self.w.target.row
+        dtype = next((t for t in (I8, I16, I32) if row("products_across", t, lanes) is not None), None)
+        if dtype is None:
+            return None
+        self._memo = {}
+        x, y = (self.math.convert(dtype, self.value(f)) for f in factors)
+        return self.w.instruction("products_across", dtype, I32, x, y, self.value(place))
 
     def _joined(self, e: Binary) -> Value | None:
         """Return a word of four bytes, if the target has an instruction that joins them; else None."""

@@ -241,6 +241,10 @@ class Kernel:
         parts = reduction(s)
         assert parts is not None
         op, other = parts
+        place = Load(s.buffer, s.index)
+        if op == "add" and not self.memory.masks and (whole := self.x.added_across(place, other)):
+            self.memory.store(s.buffer, s.index, whole)
+            return
         arithmetic = self.x.math
         value = self.w.broadcast(self.x.evaluate(other), self.ix.lanes)
         if self.memory.masks:
@@ -248,8 +252,8 @@ class Kernel:
             off = self.w.broadcast(self.w.constant(neutral.value, neutral.dtype), value.lanes)
             value = self.w.select(self.memory.masks[-1], value, off)
         total = arithmetic.across(op, value)
-        place = self.x.evaluate(Load(s.buffer, s.index))
-        self.memory.store(s.buffer, s.index, arithmetic.binary(op, place, total))
+        before = self.x.evaluate(place)
+        self.memory.store(s.buffer, s.index, arithmetic.binary(op, before, total))
 
     def _if(self, s: If) -> None:
         cond = self.x.condition(s.cond)
