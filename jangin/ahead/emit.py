@@ -6,6 +6,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -18,6 +19,7 @@ from jangin.ahead.model import Model, Quantization, identifier
 from jangin.ahead.objects import model_object, threads_object
 from jangin.ahead.output import Content, write_files
 from jangin.ahead.packages import PACKAGES
+from jangin.ahead.patches import arena_bytes, fitted
 from jangin.ahead.source import Compiled, compiled, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.ahead.web import web_files
@@ -94,6 +96,7 @@ def emit(
     constants: str = "inside",
     api: Collection[str] = (),
     package: str = "",
+    ram: int | None = None,
     progress: Progress | None = None,
     **given: Unpack[Common],
 ) -> Emitted:
@@ -107,16 +110,18 @@ def emit(
     `constants` says if the weights lie "inside" the code or in a file "beside" the code. The program maps
     the file. For macOS, iOS and Windows they are beside object files and libraries. The code uses tuning
     results for one thread. `api` adds declarations for other languages: "cpp", "rust" or "csharp". `package`
-    adds what makes the folder a "cmake" package or a "zephyr" module. The other arguments mean the same as
-    for `jangin.build`.
+    adds what makes the folder a "cmake" package or a "zephyr" module. `ram` is how many bytes a run on one
+    thread may take, with 1 KB of stack and without inputs and outputs. The first layers run patch by patch if
+    the model takes more. The other arguments mean the same as for `jangin.build`.
     Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or
-    kind is unknown, or if a library is to be called. Raises LinkError if nothing here can link."""
+    kind is unknown, if a library is to be called, or if the model takes more than `ram`. Raises LinkError if
+    nothing here can link."""
     if given.get("weights") in CONSTANTS:
         constants = str(given.pop("weights"))
         warnings.warn(f"weights={constants!r} is called constants= now", DeprecationWarning, stacklevel=3)
     options = Options(target, shapes, 1, **given)
     check_extras(options, kind, api, package)
-    return emit_by(options, model, kind, name, constants, progress).extended(api, package)
+    return emit_by(options, model, kind, name, constants, progress, ram).extended(api, package)
 
 
 def check_extras(options: Options, kind: str, api: Collection[str], package: str) -> None:
@@ -132,29 +137,65 @@ def check_extras(options: Options, kind: str, api: Collection[str], package: str
 
 
 def emit_by(
-    options: Options, model: ModelSource, kind: str, name: str, constants: str, progress: Progress | None
+    options: Options,
+    model: ModelSource,
+    kind: str,
+    name: str,
+    constants: str,
+    progress: Progress | None,
+    ram: int | None = None,
 ) -> Emitted:
     """Do what `emit` does, with the options in one record."""
+    if ram is not None and kind == "web":
+        raise ValueError("ram= is for C and object code, not for the kind 'web'")
     if len(parts := options.parts) > 1:
         for_kind(options, kind, constants)
         return _with_fallback(parts, model, name, constants, progress)
-    return emitted(model_by(options, model, kind, name, constants, progress), kind)
+    described = model_by(options, model, kind, name, constants, progress, ram)
+    if ram is not None and described.ram > ram:
+        raise ValueError(
+            f"{described.name} takes {described.ram:,} bytes of RAM with its stack, and there are {ram:,}: "
+            f"{described.patches}; `jangin inspect --ram {ram}` shows each layer"
+        )
+    return emitted(described, kind)
 
 
 def model_by(
-    options: Options, model: ModelSource, kind: str, name: str, constants: str, progress: Progress | None
+    options: Options,
+    model: ModelSource,
+    kind: str,
+    name: str,
+    constants: str,
+    progress: Progress | None,
+    ram: int | None = None,
 ) -> Model:
-    """Return the description from which `emit_by` makes its files. No code is written yet."""
+    """Return the description from which `emit_by` makes its files. No code is written yet. If the model takes
+    more bytes than `ram`, its first layers run in patches."""
     options = for_kind(options, kind, constants)
     with within(options.limits):
         whole = loaded(model, options)
         kept = whole.metadata.get("state", {}) if kind != "web" else {}
-        plans = [*_plans(whole, kept, options, progress)]
-    title = _title(model) or plans[0][0].name or "model"
-    beside = lies_beside(options.target, kind, constants)
-    parameters = whole.metadata.get("quantization", {})
-    quantization = {n: Quantization(float(scale), int(zero)) for n, (scale, zero) in parameters.items()}
-    return Model.of(title, identifier(name or title), options.target, plans, beside, kept, quantization)
+        graphs, plans = list[Graph](), list[tuple[Plan, Mapping[str, int]]]()
+        for graph, sizes in _graphs(whole, kept, options, progress):
+            plans.append((lowered_plan(graph, options, progress), sizes))
+            graphs += [] if ram is None else [graph]  # otherwise its constants are released
+        title = _title(model) or plans[0][0].name or "model"
+        beside = lies_beside(options.target, kind, constants)
+        parameters = whole.metadata.get("quantization", {})
+        quantization = {n: Quantization(float(scale), int(zero)) for n, (scale, zero) in parameters.items()}
+        describe = partial(Model.of, title, identifier(name or title), options.target)
+        made = describe(plans, beside, kept, quantization)
+        if ram is None or made.ram <= ram:
+            return made
+        over = made.ram - ram
+        smaller = [
+            fitted(graph, plan, options, arena_bytes(plan) - over, progress)
+            for graph, (plan, _) in zip(graphs, plans, strict=True)
+        ]
+        plans = [(f.plan, sizes) for f, (_, sizes) in zip(smaller, plans, strict=True)]
+        return replace(
+            describe(plans, beside, kept, quantization), patches="; ".join(f.text for f in smaller)
+        )
 
 
 def for_kind(options: Options, kind: str, constants: str) -> Options:
@@ -213,16 +254,16 @@ def _with_fallback(
     )
 
 
-def _plans(
+def _graphs(
     whole: Imported, kept: Mapping[str, str], options: Options, progress: Progress | None
-) -> Iterator[tuple[Plan, Mapping[str, int]]]:
-    """Yield the plans of a model's variants, each with the sizes that it is specialised for. They update the
-    inputs `kept` in place if they can. Raises CompileError for a model that runs in steps."""
+) -> Iterator[tuple[Graph, Mapping[str, int]]]:
+    """Yield the lowered graphs of a model's variants, each with the sizes that it is specialised for. They
+    update the inputs `kept` in place if they can. Raises CompileError for a model that runs in steps."""
     updates = {after: name for name, after in kept.items()}
     for case in cases(whole, options, progress).made:
         if has_steps(case.graph):
             raise CompileError(_why_not(case.graph))
-        yield lowered_plan(replace(case.graph, updates=updates), options, progress), case.sizes
+        yield replace(case.graph, updates=updates), case.sizes
 
 
 def _why_not(graph: Graph) -> str:

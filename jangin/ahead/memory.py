@@ -31,6 +31,14 @@ class Memory:
     arena: Expr
     stride: Expr
 
+    def bytes(self, sizes: Mapping[Var, int], threads: int = 1) -> int:
+        """Return the bytes of arena and scratch memory that a run needs, given sizes and threads."""
+        values = dict(sizes)
+        for var, e in self.steps:
+            values[var] = Evaluator(values)(e)
+        value = Evaluator(values)
+        return value(self.arena) + threads * value(self.stride)
+
 
 def memory_of(plan: Plan) -> Memory:
     """Return the memory of a plan.

@@ -10,6 +10,7 @@ from itertools import combinations
 
 import numpy as np
 
+from jangin.ahead.estimates import STACK
 from jangin.ahead.memory import Memory, aligned, memory_of, typical_sizes
 from jangin.ahead.state import State, Training, kept_between
 from jangin.ir.dtype import DType
@@ -18,7 +19,6 @@ from jangin.ir.graph import Array
 from jangin.ir.loop import Func
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
 from jangin.ir.records import dataclass
-from jangin.runtime.sizes import Evaluator
 from jangin.targets.target import Target
 
 SLACK = ALIGN - 1
@@ -109,7 +109,8 @@ class Model:
 
     All its names begin with `prefix`. A run takes the last of the plans `parts` whose conditions its sizes
     meet. `beside` tells if the weights are in a separate file. `state` describes what is kept between runs.
-    The parts of a `training` step are its functions instead."""
+    The parts of a `training` step are its functions instead. `patches` says how the first layers run in
+    patches, or why they can't, if the model didn't fit without."""
 
     name: str
     prefix: str
@@ -119,6 +120,7 @@ class Model:
     beside: bool
     state: State | None = None
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
+    patches: str = ""
 
     @classmethod
     def of(
@@ -218,11 +220,12 @@ class Model:
     def memory_bytes(self, part: Part, sizes: Mapping[Var, int], threads: int = 1) -> int:
         """Return the bytes of arena and scratch memory that a run of a part needs, given sizes and
         threads."""
-        values = dict(sizes)
-        for var, e in part.memory.steps:
-            values[var] = Evaluator(values)(e)
-        value = Evaluator(values)
-        return value(part.memory.arena) + threads * value(part.memory.stride)
+        return part.memory.bytes(sizes, threads)
+
+    @property
+    def ram(self) -> int:
+        """The bytes of RAM that a run on one thread takes with its stack, without inputs and outputs."""
+        return self.typical_bytes()[0] + (0 if self.state is None else self.state.size) + STACK
 
     def typical_bytes(self) -> tuple[int, dict[str, int]]:
         """Return the most bytes of working memory that a run on one thread needs for typical sizes, and these

@@ -80,6 +80,12 @@ def compile_command(
     package: Annotated[
         str, typer.Option(help="With --emit c: make the folder a cmake package or a zephyr module.")
     ] = "",
+    ram: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE", help="With --emit: memory for a run, for which layers may run in patches."
+        ),
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="With --emit: replace files in the folder.")] = False,
     timings: Annotated[
         bool, typer.Option("--timings", help="Compile from nothing, and say where the time goes.")
@@ -111,11 +117,11 @@ def compile_command(
             warnings.warn("--weights after compile is called --constants now", DeprecationWarning, 1)
         emit_files(
             model, context.obj, output, shape or [], target, emit, name, weights or constants, force,
-            kv_cache, activations, api, package,
+            kv_cache, activations, api, package, ram,
         )  # fmt: skip
         return
-    if api or package:
-        raise typer.BadParameter("--api and --package are for --emit c, object or shared")
+    if api or package or ram:
+        raise typer.BadParameter("--api, --package and --ram are for --emit c, object or shared")
     from jangin.commands.run import compile_file
 
     if output.is_dir():

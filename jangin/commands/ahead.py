@@ -9,16 +9,25 @@ from pathlib import Path
 from rich.table import Table
 
 from jangin.ahead.emit import Emitted, check_extras, emit_by
-from jangin.commands.common import Settings, check_output, formats_of, progress, refuse_model, terminal
+from jangin.commands.common import (
+    Settings,
+    check_output,
+    formats_of,
+    parse_bytes,
+    progress,
+    refuse_model,
+    terminal,
+)
 
 
 def emit_files(
     model: Path, settings: Settings, folder: Path, shapes: Sequence[str], target: str | None, kind: str,
     name: str, constants: str, force: bool, kept: str, activations: str, api: str, package: str,
+    ram: str = "",
 ) -> None:  # fmt: skip
     """Compile a model ahead of time, print its memory use, and write its files to a folder. Raises
     FileExistsError for existing files unless `force`. For `kept` and `activations` see `formats_of`, for
-    `api`, with commas between languages, and `package` see `emit`."""
+    `api`, with commas between languages, `package` and `ram` see `emit`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: --emit {kind} needs the model it was made of")
     check_output(folder, model)
@@ -28,7 +37,9 @@ def emit_files(
     check_extras(options, kind, languages, package)
     start = time.perf_counter()
     with progress(settings) as tell:
-        emission = emit_by(options, model, kind, name, constants, tell)
+        emission = emit_by(
+            options, model, kind, name, constants, tell, parse_bytes("--ram", ram) if ram else None
+        )
     emission = emission.extended(languages, package)
     console = terminal()
     console.print(summary(emission))
@@ -52,4 +63,6 @@ def summary(made: Emitted) -> Table:
     state = f"{made.state:,} bytes of state, " if made.state else ""
     stack = "" if made.stack is None else f", at most {made.stack:,} of stack"
     table.add_row("RAM", f"{state}{made.ram:,} bytes of arena{stack} (one thread{at})")
+    if made.model.patches:
+        table.add_row("patches", made.model.patches)
     return table

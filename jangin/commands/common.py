@@ -270,6 +270,15 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 """Bytes of each unit of memory."""
 
 
+def parse_bytes(option: str, text: str) -> int:
+    """Return the bytes of a text such as "64K". Raise ValueError, which names the option, for any other
+    text."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KM]?)B?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{option} {text!r} is no size: write for example {option} 64K")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
 def parse_limits(text: str) -> Limits:
     """Parse limits such as `seconds=60,memory=2G,nodes=100000`. Each part is optional. Raises ValueError for
     anything else."""

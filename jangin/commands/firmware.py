@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -13,19 +12,21 @@ from rich.table import Table
 from jangin.ahead.emit import model_by
 from jangin.ahead.estimates import STACK, Layer, code_bytes, layers
 from jangin.ahead.model import Model
-from jangin.commands.common import Settings, progress, terminal
-from jangin.compiler.cases import loaded
+from jangin.ahead.patches import choices
+from jangin.commands.common import Settings, parse_bytes, progress, terminal
+from jangin.compiler.cases import cases, loaded
 from jangin.files import write_text
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.options import Options
 from jangin.targets import Target
 
-UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20}
 MEGA = 1e6
 ROWS = 24
 """Lines of the memory's picture in a terminal."""
 COLUMNS = 72
 """Launches that a line of this picture has at most."""
+WAYS = 4
+"""Lines of the table of patches."""
 LONGEST = 48
 """Characters of a layer's name in the table."""
 
@@ -35,27 +36,19 @@ def is_microcontroller(target: Target) -> bool:
     return target.outputs == ("c",)
 
 
-def parse_bytes(option: str, text: str) -> int:
-    """Return the bytes of a text such as "64K". Raise ValueError, which names the option, for any other
-    text."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KM]?)B?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"{option} {text!r} is no size: write for example {option} 64K")
-    return int(float(match[1]) * UNITS[match[2].upper()])
-
-
 def firmware(
     path: Path, settings: Settings, options: Options, ram: str, flash: str, picture: Path | None
 ) -> None:
     """Print a model's layers on a microcontroller with flash, RAM and estimated cycles, and its memory plan.
 
-    `ram` and `flash` are what the board has. `picture` is a file for the memory plan as SVG. Raises
-    ValueError, which says what would fit, if the model doesn't fit."""
+    `ram` and `flash` are what the board has. The first layers run in patches if the model takes more than
+    `ram`. Without `ram`, what this would save is printed. `picture` is a file for the memory plan as SVG.
+    Raises ValueError, which says what would fit, if the model doesn't fit."""
     room = {k: parse_bytes(f"--{k}", v) for k, v in (("ram", ram), ("flash", flash)) if v}
     console = terminal()
     with progress(settings) as tell:
         options, open_sizes = _with_least_sizes(path, options)
-        model = model_by(options, path, "c", "", "inside", tell)
+        model = model_by(options, path, "c", "", "inside", tell, room.get("ram"))
     plan = model.parts[-1].plan
     estimates = layers(plan, model.target)
     if open_sizes:
@@ -63,9 +56,10 @@ def firmware(
     console.print(_layers_table(estimates, room))
     console.print(memory_picture(plan))
     code, arena = code_bytes(plan, estimates), model.typical_bytes()[0]
-    kept = model.state.size if model.state is not None else 0
-    total = {"flash": model.weights.bytes + code, "ram": arena + kept + STACK}
+    total = {"flash": model.weights.bytes + code, "ram": model.ram}
     console.print(_summary(model, code, arena, estimates))
+    if "ram" not in room:
+        _print_patches(path, options, plan)
     if picture is not None:
         write_text(picture, memory_svg(plan))
     _refuse(model, estimates, total, room)
@@ -99,7 +93,22 @@ def _summary(model: Model, code: int, arena: int, found: Sequence[Layer]) -> Tab
     table.add_row("stack", f"at most about {STACK:,} bytes")
     cycles = sum(layer.kernel.cycles for layer in found)
     table.add_row("a run", f"about {cycles / MEGA:.2f} million cycles")
+    if model.patches:
+        table.add_row("patches", model.patches)
     return table
+
+
+def _print_patches(path: Path, options: Options, plan: Plan) -> None:
+    """Print how little memory the first layers would take in patches, by estimates."""
+    table = Table("patches", "layers", "arena, about", "more operations", title="first layers in patches")
+    found, why = choices(cases(loaded(path, options), options).made[-1].graph, plan, options)
+    for choice in found[:: max(1, -(-len(found) // WAYS))]:
+        operations = f"{100 * choice.cost.extra:.0f} %"
+        table.add_row(str(choice.split.count), f"up to {choice.last}", f"{choice.bytes:,.0f}", operations)
+    if found:
+        terminal().print(table, "--ram SIZE takes the first that fits.", sep="\n")
+    else:
+        terminal().print(f"no layers can run in patches: {why}")
 
 
 def _refuse(model: Model, found: Sequence[Layer], total: Mapping[str, int], room: Mapping[str, int]) -> None:
@@ -112,7 +121,7 @@ def _refuse(model: Model, found: Sequence[Layer], total: Mapping[str, int], room
         worst = max(found, key=lambda layer: layer.ram)
         parts.append(
             f"it takes {total['ram']:,} bytes of RAM with its stack, and there are {room['ram']:,}: "
-            f"the layer {worst.name[:LONGEST]} alone takes {worst.ram:,}"
+            f"the layer {worst.name[:LONGEST]} alone takes {worst.ram:,}, and {model.patches}"
         )
     if "flash" in over:
         heavy = max(found, key=lambda layer: layer.weights)

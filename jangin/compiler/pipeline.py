@@ -145,10 +145,13 @@ def lowered_plan(
     make: Callable[[Sequence[Job]], Sequence[Scheduled]] | None = None,
     begin: Callable[[Plan], object] | None = None,
     arena: int | None = None,
+    since: str = "",
 ) -> Plan:
     """Compile a lowered graph to a plan. `make` carries out the jobs that make its kernels. For `begin` see
-    `make_plan`. If the arena would take more than `arena` bytes, kernels run again (`memory.recompute`)."""
-    graph, order = optimize(graph, options, progress), partial(ordered, target=options.target)
+    `make_plan`. If the arena would take more than `arena` bytes, kernels run again (`memory.recompute`). The
+    graph passes begin with `since`, if this is given."""
+    order = partial(ordered, target=options.target)
+    graph = optimize(graph, options, progress, since=since)
     graph = order(graph) if arena is None else recompute.within(graph, arena, order)
     tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)

@@ -57,7 +57,7 @@ def test_a_keyword_spotter(target: str, tmp_path: Path) -> None:
     np.testing.assert_allclose(there, jangin.compile(model)(x).reshape(-1), rtol=1e-5)  # sums in other orders
 
 
-def of_bytes() -> onnx.ModelProto:
+def of_bytes(height: int = 9, width: int = 8) -> onnx.ModelProto:
     """Convolutions of bytes, a padded depthwise one in the middle, with odd numbers of channels. Scales are
     powers of two, so that none rounds. Some weights are -128, some inputs 255."""
     random, weights, nodes = np.random.default_rng(), [], []
@@ -83,7 +83,7 @@ def of_bytes() -> onnx.ModelProto:
         real = node("DequantizeLinear", known(f"w{n}", w), scale, zero)
         pads = [int(groups > 1)] * 4
         x = in_bytes(node("Conv", x, real, kernel_shape=[kernel] * 2, group=groups, pads=pads), 2.0**-3, 77)
-    ends = (("x", [1, 7, 9, 8]), (x, [1, 5, 7, 6]))
+    ends = (("x", [1, 7, height, width]), (x, [1, 5, height - 2, width - 2]))
     given, made = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in ends)
     graph = helper.make_graph(nodes, "of_bytes", [given], [made], weights)
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
@@ -107,6 +107,21 @@ def test_bytes_stay_bytes(target: str, tmp_path: Path) -> None:
     products = len(re.findall(r"\bsmlad\b", listed.stdout))
     assert products >= 16 if DOT4 in resolve(target).machine.products else products == 0
     x = np.random.default_rng().uniform(-8, 12, (1, 7, 9, 8)).astype(np.float32)
+    there = e.run(firmware, e.BOARDS[target], x)
+    np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_model_in_patches_fits(target: str, tmp_path: Path) -> None:
+    """With less memory than the layers take at once, the results are the same to the last bit."""
+    needs_tools(target)
+    e, model = example(), of_bytes(40, 24)
+    room = jangin.emit(model, "c", target, name="model").model.ram * 2 // 3
+    made = jangin.emit(model, "c", target, name="model", ram=room)
+    assert "patches" in made.model.patches and made.model.ram <= room
+    firmware = e.build(made, tmp_path)
+    x = np.random.default_rng().uniform(-8, 12, (1, 7, 40, 24)).astype(np.float32)
     there = e.run(firmware, e.BOARDS[target], x)
     np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
 

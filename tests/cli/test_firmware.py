@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 from small import Cli
 
 import jangin
-from jangin.commands.firmware import parse_bytes
+from jangin.commands.common import parse_bytes
 
 
 @pytest.fixture
@@ -70,3 +70,31 @@ def test_wrong_options_are_refused(cli: Cli, network: Path) -> None:
 
 def test_sizes_of_memory() -> None:
     assert [parse_bytes("--ram", t) for t in ("64K", "1.5M", "200", "8 kb")] == [65536, 1572864, 200, 8192]
+
+
+def test_patches_make_a_model_fit(cli: Cli, tmp_path: Path) -> None:
+    """Without --ram the ways are listed. With it, the code and the table are of the same plan."""
+    weights, nodes, x = [], [], "x"
+    for n, (outputs, inputs, stride) in enumerate(((8, 3, 1), (8, 8, 2), (8, 8, 2))):
+        w = np.random.default_rng(n).standard_normal((outputs, inputs, 3, 3)).astype(np.float32)
+        weights.append(numpy_helper.from_array(w, f"w{n}"))
+        given = {"pads": [1] * 4, "strides": [stride] * 2}
+        nodes.append(helper.make_node("Conv", [x, f"w{n}"], [f"v{n}"], name=f"conv{n}", **given))
+        x = f"v{n}"
+    ends = (("x", [1, 3, 32, 32]), (x, [1, 8, 8, 8]))
+    first, last = (helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in ends)
+    graph = helper.make_graph(nodes, "network", [first], [last], weights)
+    path = tmp_path / "network.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    on = ("--target", "cortex-m4")
+    listed = cli("inspect", path, *on).out
+    assert "in patches" in listed and "up to Conv 'conv" in listed.replace("\n", " ")
+    plain = jangin.emit(path, "c", "cortex-m4").model.ram
+    done = cli("inspect", path, *on, "--ram", str(plain * 3 // 4))
+    assert done.status == 0 and "patches" in done.out
+    emitted = cli("compile", path, *on, "--emit", "c", "--ram", str(plain * 3 // 4), "-o", tmp_path / "c")
+    assert emitted.status == 0 and "patches" in emitted.out
+    refused = cli("compile", path, *on, "--emit", "c", "--ram", "2K", "-o", tmp_path / "d")
+    assert refused.status == 1 and "2,048" in refused.err and "the first layers" in refused.err
+    assert not (tmp_path / "d").exists()
+    assert "--ram" in cli("compile", path, "-o", tmp_path / "e.jgn", "--ram", "2K").err

@@ -1,0 +1,142 @@
+"""Plans that fit: the first layers run patch by patch if a model would take more memory than there is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from jangin.ahead.estimates import Layer, layers
+from jangin.ahead.memory import memory_of, typical_sizes
+from jangin.compiler.pipeline import lowered_plan, optimize
+from jangin.ir.graph import Graph, Node, static_shape
+from jangin.ir.plan import Plan
+from jangin.options import Options
+from jangin.passes.windows.patches import Cost, Region, Split, patched, region, splits
+
+if TYPE_CHECKING:
+    from jangin.compiler.request import Progress
+
+LAST, FIRST = "dce", "chains"
+"""Patches are made between these two passes. Layers have their final form then, and aren't kernels yet."""
+MOST = 16
+"""Most patches of a split. With more, borders that are computed twice are most of the work."""
+MOST_EXTRA = 1.0
+"""Most additional operations, as a share of those of the layers in patches."""
+TRIES = 10
+"""Plans that are made of one model at most. Each takes a second or two."""
+
+
+class Choice(NamedTuple):
+    """A split, its cost, and the estimated bytes of the arena."""
+
+    split: Split
+    cost: Cost
+    bytes: float
+
+    @property
+    def last(self) -> str:
+        """The last layer that runs in patches."""
+        return _named(self.split.region)
+
+    def __str__(self) -> str:
+        return (
+            f"the first layers, up to {self.last}, run in {self.split.count} patches, with "
+            f"{100 * self.cost.extra:.0f} % more operations in these layers"
+        )
+
+
+class Fitted(NamedTuple):
+    """The plan with the smallest arena that was found, and whole sentences that say how it came about."""
+
+    plan: Plan
+    text: str
+
+
+def arena_bytes(plan: Plan) -> int:
+    """Return the bytes of a plan's arena and of one thread's scratch memory, for typical sizes."""
+    return memory_of(plan).bytes(typical_sizes(plan))
+
+
+def fitted(graph: Graph, plan: Plan, options: Options, budget: int, progress: Progress | None) -> Fitted:
+    """Return a plan of a lowered graph, in patches, whose arena takes at most `budget` bytes. Return the one
+    with the smallest arena if none fits. `plan` is the graph's plan without patches."""
+    found, why = choices(graph, plan, options)
+    best, text = plan, f"no layers can run in patches: {why}"
+    for choice in [c for c in found if c.bytes <= budget or c is found[-1]][:TRIES]:
+        attempt = planned(graph, choice, options, progress)
+        if arena_bytes(attempt) < arena_bytes(best):
+            best, text = attempt, str(choice)
+        if arena_bytes(best) <= budget:
+            break
+    return Fitted(best, text)
+
+
+def planned(graph: Graph, choice: Choice, options: Options, progress: Progress | None) -> Plan:
+    """Return the plan of a lowered graph with some layers in patches."""
+    graph = patched(optimize(graph, options, until=LAST), choice.split)
+    return lowered_plan(graph, options, progress, since=FIRST)
+
+
+def choices(graph: Graph, plan: Plan, options: Options) -> tuple[list[Choice], str]:
+    """Return the ways in which the first layers of a lowered graph may run in patches, and why there are no
+    others. Each way takes less memory than those before, and more operations."""
+    graph = optimize(graph, options, until=LAST)
+    if any(static_shape(v.shape or ()) is None for v in graph.values.values()):
+        return [], "its sizes aren't known, give them with --shape"
+    peak = max((layer.ram for layer in layers(plan, options.target)), default=0)
+    best: list[Choice] = []
+    why: list[tuple[int, str]] = []
+    ways = _ways(graph, plan, layers(plan, options.target), peak, why)
+    for way in sorted(ways, key=lambda c: (c.cost.extra, c.bytes, c.split.axis)):
+        if way.bytes < (best[-1].bytes if best else peak):
+            best.append(way)
+    late = "the layers with the largest values don't come first, or such a value is read again later"
+    return best, min(why)[1] if why else late
+
+
+def _ways(
+    graph: Graph, plan: Plan, found: Sequence[Layer], peak: int, why: list[tuple[int, str]]
+) -> Iterator[Choice]:
+    """Yield all ways. Reasons why others aren't possible are added to `why`, the most telling with the least
+    numbers."""
+    at = {n.outputs[0]: number for number, n in enumerate(graph.nodes, 1)}
+    for b in plan.buffers:
+        made = b.live[0]
+        if b.kind != "arena" or b.name not in graph.values:
+            continue
+        behind = max((layer.ram for layer in found[made + 1 :]), default=0)
+        if behind >= peak:
+            continue
+        area = region(graph, b.name)
+        if isinstance(area, str):
+            why.append((0, area))
+            continue
+        for split, price in splits(graph, area, MOST, MOST_EXTRA):
+            if isinstance(price, Node):
+                why.append((at[price.outputs[0]], f"{_title(price)} needs all of what it reads"))
+            elif price.extra > MOST_EXTRA:
+                why.append((0, f"{split.count} patches up to {_named(area)} would double the operations"))
+            else:
+                before = _in_patches(graph, plan, found[: made + 1], price, b.name)
+                yield Choice(split, price, max(behind, before))
+
+
+def _title(node: Node) -> str:
+    return f"{node.source or node.name} ({node.op})"
+
+
+def _named(area: Region) -> str:
+    last = area.nodes[-1]
+    return str(last.source or last.name)
+
+
+def _in_patches(graph: Graph, plan: Plan, before: Sequence[Layer], price: Cost, value: str) -> float:
+    """Return the estimated bytes that layers take in patches. A launch whose values the graph doesn't name
+    makes what the next one reads."""
+    size = math.prod(static_shape(graph.shape(value)) or ()) * graph.dtype(value).bytes
+    share, most = 1.0, 0.0
+    for layer, launch in reversed([*zip(before, plan.launches, strict=False)]):
+        share = max((price.shares[a] for a in launch.args if a in price.shares), default=share)
+        most = max(most, layer.ram * share)
+    return size + most
