@@ -39,6 +39,7 @@ class Common(TypedDict, total=False):
     libraries: str
     unchecked: bool
     bf16: bool
+    deterministic_time: bool
     operators: Sequence[CustomOperator]
     formats: Sequence[Format]
     cache: bool | str | Path
@@ -136,6 +137,13 @@ class Options:
         "Products of bfloat16 and float16 may be made by a processor's 16-bit instructions, which take "
         "subnormal numbers of bfloat16 for 0; without this option they are products of float32.",
         "--bf16/--no-bf16",
+        keyed=True,
+    )
+    deterministic_time: bool = _option(
+        False,
+        "A run does the same work for all data: both branches of a condition are computed. A warning names "
+        "the nodes for which this isn't possible.",
+        "--deterministic-time",
         keyed=True,
     )
     operators: Sequence[CustomOperator] = _option(

@@ -43,6 +43,7 @@ def values(weights: Path, folder: Path) -> dict[str, Any]:
         "libraries": "auto",
         "unchecked": True,
         "bf16": False,
+        "deterministic_time": True,
         "formats": FORMATS,
         "cache": folder / "cache",
         "limits": Limits(seconds=321.0, nodes=4321),

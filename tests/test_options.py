@@ -99,7 +99,7 @@ OTHERS: dict[str, Any] = {
     "asked": "x86-64-v2", "threads": 3, "shapes": {"n": 1}, "weights": Path("w"), "winograd": False,
     "libraries": "auto", "unchecked": True, "bf16": False, "operators": (CustomOperator("a", "b", print),),
     "formats": FORMATS, "cache": False, "limits": Limits(nodes=5), "tune": "1s", "objective": "edp",
-    "sizes": {"n": 2}, "isolated": True, "wait": False, "verify": True,
+    "sizes": {"n": 2}, "isolated": True, "wait": False, "verify": True, "deterministic_time": True,
     "choices": {"digest": Candidate("nest", {})},
 }  # fmt: skip
 """A value of each field that isn't its default."""

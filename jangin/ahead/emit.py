@@ -23,7 +23,7 @@ from jangin.ahead.patches import arena_bytes, fitted
 from jangin.ahead.source import Compiled, compiled, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.ahead.web import web_files
-from jangin.compiler.cases import cases, loaded
+from jangin.compiler.cases import cases, loaded, with_uneven
 from jangin.compiler.pipeline import lowered_plan
 from jangin.compiler.request import with_winners
 from jangin.frontends.dialect import Imported
@@ -34,6 +34,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
 from jangin.options import Common, Options, takes
 from jangin.passes.partition import has_steps
+from jangin.runtime.compiled import warn_of_time
 from jangin.targets import Target, origin
 from jangin.targets.systems import system_of
 
@@ -263,6 +264,7 @@ def _graphs(
     for case in cases(whole, options, progress).made:
         if has_steps(case.graph):
             raise CompileError(_why_not(case.graph))
+        warn_of_time(with_uneven({}, case.graph, options))
         yield replace(case.graph, updates=updates), case.sizes
 
 

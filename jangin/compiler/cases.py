@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jangin.compiler.hints import settled
 from jangin.frontends.assemble import with_sizes
@@ -28,7 +28,9 @@ from jangin.ops.core import CORE
 from jangin.ops.register_tiles import OF_BYTES, RegisterTile, WordTile
 from jangin.options import Options
 from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
+from jangin.passes.even_time import both_branches, uneven
 from jangin.passes.partition import has_steps, prune
+from jangin.runtime.compiled import UNEVEN
 from jangin.runtime.sizes import Evaluator
 from jangin.runtime.variants_artifact import Absent
 
@@ -63,6 +65,8 @@ def lowered(
     width = min(figures.vector_bytes, machine.vector_bytes)
     tile = RegisterTile(figures.accumulators, width, figures.rows, _word_tile(machine))
     graph = lower(imported, options.lowerings, tile, options.unchecked, layers=layers)
+    if options.deterministic_time:
+        graph = both_branches(graph)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph
@@ -75,6 +79,11 @@ def _word_tile(machine: Machine) -> WordTile:
     dot = next((p for p in machine.products if p in OF_BYTES), OF_BYTES[0])
     accumulators = min(machine.recurrence.words, machine.registers - 4)
     return WordTile(dot if machine.vector_bytes > I64.bytes else None, accumulators, machine.vector_bytes)
+
+
+def with_uneven(metadata: Mapping[str, Any], graph: Graph, options: Options) -> Mapping[str, Any]:
+    """Return a model's metadata, with the nodes whose time depends on data if the options ask for it."""
+    return {**metadata, UNEVEN: [*uneven(graph)]} if options.deterministic_time else metadata
 
 
 class Case(NamedTuple):

@@ -18,7 +18,7 @@ from jangin.frontends.format import Example, is_live, paired, written
 from jangin.frontends.table import prepare
 from jangin.options import LATENCY, Options
 from jangin.runtime.artifact import ArtifactError
-from jangin.runtime.compiled import checked, detached, read_artifact
+from jangin.runtime.compiled import checked, detached, read_artifact, warn_of_time
 from jangin.runtime.device import Device, LoadError, device_of
 from jangin.runtime.load import executable, host_functions
 from jangin.runtime.threads import counted
@@ -37,7 +37,9 @@ def build(apart: Apart | None, model: ModelSource, options: Options, progress: P
     if is_live(model):
         model = prepare(model, Example(), options.formats).model
     options = _settled(model, options)
-    return _made(lambda made: made, apart, model, options, progress)
+    made = _made(lambda made: made, apart, model, options, progress)
+    warn_of_time(made.metadata)
+    return made
 
 
 def _made(
@@ -104,6 +106,7 @@ def kept(model: ModelSource, options: Options, source: Source | None) -> Runnabl
 
 
 def _ready(options: Options, device: Device | None, made: Compiled) -> Runnable:
+    warn_of_time(made.metadata)
     return executable(made, options.threads, host_functions(options.operators), device)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jangin.backends.backend import backend_of
 from jangin.compiler.account import Account
 from jangin.compiler.build import Build
-from jangin.compiler.cases import Progress, cases, loaded, lowered, tell
+from jangin.compiler.cases import Progress, cases, loaded, lowered, tell, with_uneven
 from jangin.compiler.kernels import Job, schedule_kernels
 from jangin.compiler.plans import make_plan
 from jangin.compiler.processes.forked import Workers
@@ -111,13 +111,14 @@ def _build(
 ) -> Artifact | ProgramArtifact:
     """Compile a lowered graph to an artefact: one plan, or a program if the graph runs in steps. `imported`
     gives the model's metadata."""
+    metadata = with_uneven(imported.metadata, graph, options)
     if not has_steps(graph):
         artifact = build_plan(graph, options, progress, workers, shared, account)
-        return replace(artifact, metadata=imported.metadata)
+        return replace(artifact, metadata=metadata)
     program, segments = partition(graph, str(options.target))
     parts = tuple(build_plan(s, options, progress, workers, shared, account) for s in segments)
     flow = backend_of(options.target).flow(options.target)
-    return ProgramArtifact(program, parts, flow, imported.metadata, options.target.device_name)
+    return ProgramArtifact(program, parts, flow, metadata, options.target.device_name)
 
 
 def build_plan(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from jangin.ir.dtype import from_numpy
 from jangin.ir.expr import Var, const
@@ -24,6 +25,20 @@ COPIED = 128 << 20
 time. A larger file is mapped. (On a virtual machine, copying 435 MB took a second, mapping no time.)"""
 Compiled = Artifact | ProgramArtifact | VariantsArtifact | SeveralArtifact
 """A compiled model of any kind."""
+
+
+UNEVEN = "uneven_time"
+"""The entry of metadata with the nodes whose time depends on data, as texts (see `passes.even_time`)."""
+MOST_NAMED = 20
+"""Nodes that a warning names at most."""
+
+
+def warn_of_time(metadata: Mapping[str, Any]) -> None:
+    """Warn of the nodes whose time depends on data, if the model was compiled to tell them."""
+    if texts := metadata.get(UNEVEN):
+        more = f"; and {len(texts) - MOST_NAMED} more" if len(texts) > MOST_NAMED else ""
+        message = f"the time of a run depends on data: {'; '.join(texts[:MOST_NAMED])}{more}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
 
 
 def plans(made: Compiled) -> Iterator[Artifact]:

@@ -19,7 +19,8 @@ from jangin.options import ABOUT, Options
 
 FLAGS = {
     "weights": "--weights {weights}", "winograd": "--no-winograd", "libraries": "--libraries auto",
-    "unchecked": "--unchecked", "bf16": "--no-bf16", "cache": "--cache-dir {cache}",
+    "unchecked": "--unchecked", "bf16": "--no-bf16",
+    "deterministic_time": "--deterministic-time", "cache": "--cache-dir {cache}",
     "limits": "--limits seconds=321,nodes=4321",
 }  # fmt: skip
 """The flags of the options with the values of `values`, as they stand before a command."""
