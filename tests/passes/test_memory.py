@@ -10,14 +10,18 @@ import numpy as np
 import pytest
 from nets import TARGET, N, Net, attention, convolutional, feeds
 
-from jangin.ir.core import Reshape
+from jangin.ahead.emit import for_kind
+from jangin.ahead.memory import memory_of
+from jangin.compiler.pipeline import lowered_plan
+from jangin.ir.core import Concat, Reshape, Slice, Softmax
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, const
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import run_plan
-from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
 from jangin.ir.te import lower
 from jangin.ops.interpret import run_graph
+from jangin.options import Options
 from jangin.passes.fusion.fuse import fuse
 from jangin.passes.fusion.stages import stages
 from jangin.passes.layouts.layout import channels_last
@@ -136,3 +140,23 @@ def test_lives_reach_through_aliases() -> None:
     assert lives[a.name] == (0, 3)
     assert lives[b.name] == (1, 2) and lives[c.name] == (2, 3)
     assert all(p.dtype is F32 for p in plan_buffers(graph, graph.nodes))
+
+
+def test_what_a_step_reads_of_its_state_does_not_wait() -> None:
+    """Four windows are read at the beginning of the graph, and each has its next frame from the one before.
+    Only one window at a time lies in the arena, with its copy in another layout and a frame."""
+    t, frames, states = Net(), 15, 4
+    y = t.input("x", 1, 8, 1)
+    windows = [t.b.node(Softmax(2), [t.input(f"state{n}", 1, 8, frames)]) for n in range(states)]
+    moved = []
+    for window in windows:
+        whole = t.b.node(Concat(2), [window, y])
+        moved.append(t.b.node(Slice(tuple(map(const, (0, 0, 1))), (1, 1, 1), window.shape), [whole]))
+        y = t.relu(t.conv(whole, 8, frames + 1, pad=0))
+    graph = t.done(y, *moved)
+    updates = {out: f"state{n}" for n, out in enumerate(graph.outputs[1:])}
+    options = for_kind(Options("cortex-m4", None, 1), "c", "inside")
+    plan = lowered_plan(replace(graph, updates=updates), options)
+    assert plan.updates == updates
+    window = 8 * (frames + 1) * 4
+    assert window <= memory_of(plan).bytes({}) <= 2 * window + ALIGN

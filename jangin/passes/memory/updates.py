@@ -107,22 +107,23 @@ class _Order:
 
     def nodes(self) -> tuple[Node, ...]:
         """Return the nodes in order. Each comes as early as it may, by its place in the graph. Those that
-        make less than they read come first."""
+        make less than they read come first. A node that waits for no other takes the place of its first
+        reader, because what it reads is there all the time."""
         after: list[list[int]] = [[] for _ in self._before]
         left = [len(before) for before in self._before]
         for n, before in enumerate(self._before):
             for m in before:
                 after[m].append(n)
-        ready = [(self._grows(n), n) for n, count in enumerate(left) if not count]
+        ready = [(self._grows(n), min(after[n], default=n), n) for n, count in enumerate(left) if not count]
         heapq.heapify(ready)
         ordered = []
         while ready:
-            _, n = heapq.heappop(ready)
+            *_, n = heapq.heappop(ready)
             ordered.append(self._graph.nodes[n])
             for m in after[n]:
                 left[m] -= 1
                 if not left[m]:
-                    heapq.heappush(ready, (self._grows(m), m))
+                    heapq.heappush(ready, (self._grows(m), m, m))
         return tuple(ordered)
 
     def _grows(self, node: int) -> bool:
