@@ -5,6 +5,7 @@ LiteRT's reference kernels compute them by Newton's method (see `fixed`)."""
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from jangin.ir.dtype import BOOL, I8, I64, U8
 from jangin.ir.expr import Expr, ExprLike, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError
+from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 
@@ -41,6 +43,11 @@ def divided(x: Expr, exponent: Expr) -> Expr:
     half = select(exponent > 0, binary("shl", const(1, I64), maximum(exponent - 1, 0)), const(0, I64))
     below = select(exponent > 0, cast(I64, x < 0), const(0, I64))
     return binary("shr", x + half - below, exponent)
+
+
+def looked_up(b: Builder, table: Sequence[int], places: Tensor) -> Tensor:
+    """Return entries of a table of int32 numbers, as i64."""
+    return b.cast(b.gather(b.const(np.array(table, np.int32)), places, 0), I64)
 
 
 def reciprocal(a: Expr) -> Expr:
@@ -69,7 +76,7 @@ def div(call: Call) -> Tensor:
     bits = [n.bit_length() for n in range(largest + 1)]
     inverses = [0, *(fixed.reciprocal((n << (32 - k)) - (1 << 31)) for n, k in enumerate(bits) if n)]
     size = b.map(lambda v: intrinsic("abs", cast(I64, v) - y.zero), call.x(1))
-    inverse, over = (b.gather(b.const(np.array(t, np.int64)), size, 0) for t in (inverses, bits))
+    inverse, over = (looked_up(b, t, size) for t in (inverses, bits))
     f32 = np.float32
     whole = fixed.Multiplier.of(float(f32(x.scale) / (f32(y.scale) * f32(out.scale))))
 
@@ -155,7 +162,7 @@ def quantized_log_softmax(call: Call) -> Tensor:
     back = fixed.Multiplier.of((1 << (31 - shift)) / factor.value)
     peak = b.reduce("max", x, [x.rank - 1], True)
     away = b.map(lambda m, v: cast(I64, m) - cast(I64, v), peak, x)
-    scaled, powers = (b.gather(b.const(np.array(t, np.int64)), away, 0) for t in (apart, terms))
+    scaled, powers = (looked_up(b, t, away) for t in (apart, terms))
     logs = b.map(_log, b.reduce("sum", powers, [x.rank - 1], True))
 
     def result(d: Expr, part: Expr, log: Expr) -> Expr:

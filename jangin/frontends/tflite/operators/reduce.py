@@ -20,6 +20,7 @@ from jangin.frontends.tflite.operators.common import (
 )
 from jangin.frontends.tflite.operators.newton import (
     doubled_high,
+    looked_up,
     quantized_lengths,
     quantized_log_softmax,
     reciprocal,
@@ -113,12 +114,14 @@ def _integer_softmax(c: Call, beta: float) -> Tensor:
     factor = fixed.Multiplier(fixed.rounded(part * (1 << 31)), shift)
     least = -fixed.radius(5, shift)
     scaled = [fixed.exp(factor.times(-d), 5) if -d >= least else 0 for d in range(256)]
-    table = b.const(np.array(scaled, np.int64))
-    terms = b.const(np.array([fixed.divided(e, ACCUMULATED) for e in scaled], np.int64))
     last = x.rank - 1
     peak = b.reduce("max", x, [last], True)
     apart = b.map(lambda m, v: cast(I64, m) - cast(I64, v), peak, x)
-    total = b.reduce("sum", b.gather(terms, apart, 0), [last], True)
+    exponentials = looked_up(b, scaled, apart)
+    terms = b.map(
+        lambda e: binary("shr", e + (1 << (ACCUMULATED - 1)), const(ACCUMULATED, I64)), exponentials
+    )
+    total = b.reduce("sum", terms, [last], True)
 
     def inverse(v: Expr) -> Expr:
         return reciprocal(binary("shl", v, leading_zeros(v)) - (1 << 31))
@@ -133,7 +136,7 @@ def _integer_softmax(c: Call, beta: float) -> Tensor:
         inside = minimum(maximum(q, const(low, I64)), const(high, I64))
         return cast(dtype, select(d <= -least, inside, const(low, I64)))
 
-    return b.map(result, b.gather(table, apart, 0), scale, over, apart)
+    return b.map(result, exponentials, scale, over, apart)
 
 
 @lowers("LOG_SOFTMAX")
