@@ -3,18 +3,25 @@ turns.
 
     python benchmarks/blas.py --threads 1 2 --write
     python benchmarks/blas.py --threads 1 --only gemm --seconds 0.5
+    python benchmarks/blas.py --threads 1 2 --window 15 --progress figures.json --write
 
-A figure is the median time of a call, in GFLOP/s for level 3 and in GB/s for the other levels. `--write` adds
-the figures to results/blas.json; other cases and threads stay there.
+A figure is the median time of a call, in GFLOP/s for level 3 and in GB/s for the other levels. Those are also
+shares of the speed of memory, which three loops of NumPy measure. `--write` adds the figures to
+results/blas.json; other cases and threads stay there. A run with `--window` ends after so many seconds, and
+the next one with the same file of figures goes on.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +32,15 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from jangin import blas
 from jangin.runtime.system.processor import processor_name
 
-COLUMNS = ("call", "threads", "Jangin", "OpenBLAS", "PyTorch", "share of the best")
+COLUMNS = (
+    "call",
+    "threads",
+    "Jangin",
+    "OpenBLAS",
+    "PyTorch",
+    "share of the best",
+    "share of the memory's speed",
+)
 SQUARE = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
 THIN = ((8, 1024, 1024), (1024, 8, 1024), (1024, 1024, 8), (16, 4096, 512), (4096, 16, 512), (32, 32, 4096))
 TRIANGLES = (64, 128, 256, 512, 1024, 2048)
@@ -33,8 +48,10 @@ VECTOR = 1 << 22
 """Elements of a vector of level 1, more than the caches hold."""
 MATRIX = 2048
 
-Case = tuple[str, float, Callable[[Any], Callable[[], object]]]
-"""A name, the operations or bytes of a call, and a function that binds the call to a library."""
+Call = Callable[[Any], Callable[[], object]]
+"""Binds a call to a library."""
+Case = tuple[str, float, Callable[[], Call]]
+"""A name, the operations or bytes of a call, and a function that makes its operands."""
 
 
 def cases(letter: str) -> Iterator[Case]:
@@ -44,34 +61,72 @@ def cases(letter: str) -> Iterator[Case]:
     rng = np.random.default_rng(0)
 
     def matrix(rows: int, columns: int) -> Any:
-        return np.asfortranarray(rng.standard_normal((rows, columns)).astype(dtype))
+        return np.asfortranarray(rng.standard_normal((rows, columns), dtype))
 
-    def bound(name: str, *given: Any, **named: Any) -> Callable[[Any], Callable[[], object]]:
-        def bind(library: Any) -> Callable[[], object]:
-            function = getattr(library, f"{letter}{name}")
-            return lambda: function(*given, **named)
+    def vector(count: int = VECTOR) -> Any:
+        return rng.standard_normal(count, dtype)
 
-        return bind
-
-    for m, n, k in (*((s, s, s) for s in SQUARE), *THIN):
-        yield f"gemm {m} {n} {k}", 2.0 * m * n * k, bound("gemm", 1.0, matrix(m, k), matrix(k, n))
-    for n in TRIANGLES:
-        a, b = matrix(n, n), matrix(n, n)
+    def heavy(n: int) -> Any:
+        a = matrix(n, n)
         a[np.diag_indices(n)] += n
-        yield f"symm {n}", 2.0 * n**3, bound("symm", 1.0, a, b)
-        yield f"syrk {n}", 1.0 * n**3, bound("syrk", 1.0, b)
-        yield f"trmm {n}", 1.0 * n**3, bound("trmm", 1.0, a, b)
-        yield f"trsm {n}", 1.0 * n**3, bound("trsm", 1.0, a, b)
-    x, y = (rng.standard_normal(VECTOR).astype(dtype) for _ in range(2))
-    a, v = matrix(MATRIX, MATRIX), x[:MATRIX]
-    yield "axpy", 3.0 * VECTOR * size, bound("axpy", x, y.copy(), a=0.5)
-    yield "dot", 2.0 * VECTOR * size, bound("dot", x, y)
-    yield "nrm2", 1.0 * VECTOR * size, bound("nrm2", x)
-    yield "asum", 1.0 * VECTOR * size, bound("asum", x)
-    yield "gemv N", 1.0 * a.nbytes, bound("gemv", 1.0, a, v)
-    yield "gemv T", 1.0 * a.nbytes, bound("gemv", 1.0, a, v, trans=1)
-    yield "symv", 0.5 * a.nbytes, bound("symv", 1.0, a, v)
-    yield "trsv", 0.5 * a.nbytes, bound("trsv", a + MATRIX * np.eye(MATRIX, dtype=dtype), v)
+        return a
+
+    def bound(name: str, *operands: Callable[[], Any], **named: Any) -> Callable[[], Call]:
+        def made() -> Call:
+            values = [make() for make in operands]
+            return lambda library: partial(getattr(library, f"{letter}{name}"), *values, **named)
+
+        return made
+
+    one, square, rest = (lambda: 1.0), partial(matrix, MATRIX, MATRIX), partial(vector, MATRIX)
+    for m, n, k in (*((s, s, s) for s in SQUARE), *THIN):
+        yield (
+            f"gemm {m} {n} {k}",
+            2.0 * m * n * k,
+            bound("gemm", one, partial(matrix, m, k), partial(matrix, k, n)),
+        )
+    for n in TRIANGLES:
+        both = partial(heavy, n), partial(matrix, n, n)
+        yield f"symm {n}", 2.0 * n**3, bound("symm", one, *both)
+        yield f"syrk {n}", 1.0 * n**3, bound("syrk", one, both[1])
+        yield f"trmm {n}", 1.0 * n**3, bound("trmm", one, *both)
+        yield f"trsm {n}", 1.0 * n**3, bound("trsm", one, *both)
+    yield "axpy", 3.0 * VECTOR * size, bound("axpy", vector, vector, a=0.5)
+    yield "dot", 2.0 * VECTOR * size, bound("dot", vector, vector)
+    yield "nrm2", 1.0 * VECTOR * size, bound("nrm2", vector)
+    yield "asum", 1.0 * VECTOR * size, bound("asum", vector)
+    bytes_read = 1.0 * MATRIX * MATRIX * size
+    yield "gemv N", bytes_read, bound("gemv", one, square, rest)
+    yield "gemv T", bytes_read, bound("gemv", one, square, rest, trans=1)
+    yield "symv", bytes_read / 2, bound("symv", one, square, rest)
+    yield "trsv", bytes_read / 2, bound("trsv", partial(heavy, MATRIX), rest)
+
+
+def is_of_memory(name: str) -> bool:
+    """Return whether memory bounds a case: whether it is of level 1 or 2."""
+    return not name[1:].startswith(("gemm", "symm", "syrk", "trmm", "trsm"))
+
+
+def memory_speed(threads: int) -> float:
+    """Return the GB/s of the fastest of three loops over vectors that no cache holds: a copy, a sum of two
+    vectors as in STREAM, and the search for the largest element. Each thread has its part of the vectors."""
+    parts = [[np.ones(VECTOR // threads) for _ in range(3)] for _ in range(threads)]
+    loops: tuple[tuple[int, Callable[..., object]], ...] = (
+        (2, lambda x, y, z: np.copyto(z, x)),
+        (3, lambda x, y, z: np.add(x, y, out=z)),
+        (1, lambda x, y, z: np.max(x)),
+    )
+    speeds = []
+    with ThreadPoolExecutor(threads) as pool:
+        for vectors, loop in loops:
+            best = float("inf")
+            for _ in range(10):
+                start = time.perf_counter()
+                for job in [pool.submit(loop, *part) for part in parts]:
+                    job.result()
+                best = min(best, time.perf_counter() - start)
+            speeds.append(vectors * VECTOR * 8 / best / 1e9)
+    return max(speeds)
 
 
 def torchs(letter: str, case: Case) -> Callable[[], object] | None:
@@ -91,15 +146,32 @@ def measured(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[
     """Return the median seconds of a call of each library. The libraries take turns."""
     for call in calls.values():
         call()
-        call()
     taken: dict[str, list[float]] = {name: [] for name in calls}
     end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
+    while not taken["jangin"] or time.perf_counter() < end:
         for name, call in calls.items():
             start = time.perf_counter()
             call()
             taken[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def share(row: Mapping[str, float]) -> float:
+    """Return the share of the best other library."""
+    return row["jangin"] / max(row[name] for name in ("openblas", "torch") if name in row)
+
+
+def timed(letter: str, case: Case, threads: int, seconds: float) -> dict[str, float]:
+    """Return the figures of a case, and the speed of memory beside one that it bounds."""
+    name, work, make = case
+    bind = make()
+    calls = {"jangin": bind(blas), "openblas": bind(peer)}
+    if (other := torchs(letter, case)) is not None:
+        calls["torch"] = other
+    row = {library: round(work / t / 1e9, 2) for library, t in measured(calls, seconds).items()}
+    if is_of_memory(letter + name):
+        row["memory"] = round(memory_speed(threads), 2)
+    return row
 
 
 def main() -> None:
@@ -108,9 +180,15 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", default=["s", "d"])
     parser.add_argument("--only", default="", help="cases whose names begin so")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each case")
+    parser.add_argument("--window", type=float, default=float("inf"), help="seconds after which the run ends")
+    parser.add_argument(
+        "--progress", type=Path, help="a file with the figures so far, which aren't measured again"
+    )
     parser.add_argument("--write", action="store_true")
     asked = parser.parse_args()
-    rows: dict[tuple[str, str], dict[str, float]] = {}
+    end = time.perf_counter() + asked.window
+    known = asked.progress is not None and asked.progress.is_file()
+    rows: dict[str, dict[str, float]] = json.loads(asked.progress.read_text()) if known else {}
     for threads in asked.threads:
         blas.set_threads(threads)
         if importlib.util.find_spec("torch") is not None:
@@ -120,31 +198,30 @@ def main() -> None:
         with threadpool_limits(threads):
             for letter in asked.types:
                 for case in cases(letter):
-                    if not case[0].startswith(asked.only):
+                    key = f"{letter}{case[0]}, {threads}"
+                    if key in rows or not case[0].startswith(asked.only):
                         continue
-                    calls = {"jangin": case[2](blas), "openblas": case[2](peer)}
-                    if (other := torchs(letter, case)) is not None:
-                        calls["torch"] = other
-                    taken = measured(calls, asked.seconds)
-                    row = {name: round(case[1] / t / 1e9, 2) for name, t in taken.items()}
-                    rows[f"{letter}{case[0]}", str(threads)] = row
-                    share = row["jangin"] / max(v for n, v in row.items() if n != "jangin")
-                    figures = " ".join(f"{v:8.2f}" for v in row.values())
-                    print(f"{letter}{case[0]:24} {threads}  {share:5.2f} of the best  {figures}", flush=True)
+                    if time.perf_counter() > end:
+                        print("the window is over: call again for the rest")
+                        return
+                    row = rows[key] = timed(letter, case, threads, asked.seconds)
+                    print(f"{key:26} {share(row):5.2f} of the best ", row, flush=True)
+                    if asked.progress is not None:
+                        asked.progress.write_text(json.dumps(rows))
     if asked.write:
         store(rows)
 
 
-def store(rows: Mapping[tuple[str, str], Mapping[str, float]]) -> None:
+def store(rows: Mapping[str, Mapping[str, float]]) -> None:
     """Write the figures of calls and threads to results/blas.json, where other figures stay."""
     path = FOLDER / "blas.json"
     parts = Section.load(path).parts if path.is_file() else ()
     lines = {tuple(row[:2]): tuple(row[2:]) for part in parts if isinstance(part, Table) for row in part.rows}
     for key, row in rows.items():
-        peers = [row.get(name) for name in ("openblas", "torch")]
-        share = row["jangin"] / max(v for v in peers if v is not None)
-        shown = ["" if v is None else f"{v:.2f}" for v in (row["jangin"], *peers)]
-        lines[key] = (*shown, f"{share:.2f}")
+        shown = [f"{row[name]:.2f}" if name in row else "" for name in ("jangin", "openblas", "torch")]
+        of_memory = f"{row['jangin'] / row['memory']:.2f}" if "memory" in row else ""
+        name, _, threads = key.partition(", ")
+        lines[name, threads] = (*shown, f"{share(row):.2f}", of_memory)
     versions = ", ".join(sorted({f"{i['internal_api']} {i['version']}" for i in threadpool_info()}))
     about = (
         f"Calls of `jangin.blas` beside SciPy's and PyTorch's on {processor_name()} ({versions}): GFLOP/s of "

@@ -7,11 +7,13 @@ one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
+from functools import reduce
 
 from jangin.blas.kernel import Kernel, scaled
 from jangin.ir.dtype import DType
-from jangin.ir.expr import Buffer, Expr, Load, Var, const, maximum, minimum, ne
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, eq, maximum, minimum, ne
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ops.values import Tensor
@@ -85,6 +87,55 @@ def summed(name: str, total: Buffer, term: At, begin: Expr, count: Expr) -> Stmt
     tail = begin + count // step * step + rest
     short = For(rest, count % step, Store(total, ZERO, Load(total, ZERO) + term(tail)))
     return block(If(count >= step, Alloc(sums, long)), short)
+
+
+def summed_abreast(
+    name: str,
+    totals: Buffer,
+    many: int,
+    term: Callable[[int, Expr], Expr],
+    begin: Expr,
+    count: Expr,
+    vectors: int,
+    beside: Callable[[Expr], Stmt] | None = None,
+) -> Stmt:
+    """Return a loop that sums `many` totals at once, with `vectors` vectors of partial sums each. `beside` is
+    done for each index too."""
+    width = lanes(totals.dtype)
+    sums = Buffer(f"{name}s", totals.dtype, (*map(const, (many, vectors, width)),), "register")
+    turn, lane, rest, zero = Var(f"{name}t"), Var(f"{name}l"), Var(f"{name}r"), const(0, totals.dtype)
+    step = width * vectors
+
+    def along(statement: Stmt) -> Stmt:
+        return For(lane, const(width), statement, "vector")
+
+    def begun(c: int, v: int) -> Stmt:
+        return along(Store(sums, (const(c), const(v), lane), zero))
+
+    def some(v: int) -> list[Stmt]:
+        i = begin + turn * step + v * width + lane
+        cells = [(const(c), const(v), lane) for c in range(many)]
+        terms = [Store(sums, cell, Load(sums, cell) + term(c, i)) for c, cell in enumerate(cells)]
+        return [along(statement) for statement in (*terms, *([] if beside is None else [beside(i)]))]
+
+    def ended(c: int) -> Stmt:
+        cell, whole = (const(c),), total_of([Load(sums, (const(c), const(v), lane)) for v in range(vectors)])
+        add = Store(totals, cell, Load(totals, cell) + whole)
+        return block(Store(totals, cell, zero), For(lane, const(width), add))
+
+    i = begin + count // step * step + rest
+    singles = [Store(totals, (const(c),), Load(totals, (const(c),)) + term(c, i)) for c in range(many)]
+    return block(
+        Alloc(
+            sums,
+            block(
+                *(begun(c, v) for c in range(many) for v in range(vectors)),
+                For(turn, count // step, block(*(s for v in range(vectors) for s in some(v)))),
+                *(ended(c) for c in range(many)),
+            ),
+        ),
+        For(rest, count % step, block(*singles, *([] if beside is None else [beside(i)]))),
+    )
 
 
 class Columns:
@@ -182,26 +233,74 @@ def solved(k: Kernel) -> Tensor:
     return _triangular(k, solved_for, False)
 
 
+PARTS, LEAST = 8, 256
+"""Parts of a product with a symmetric matrix, which threads share, and the least columns of a part. Each has
+sums of its own."""
+
+
 def symmetric(k: Kernel) -> Tensor:
     """y := alpha a x + beta y for a symmetric `a` of which a triangle is stored, dense, banded or packed.
 
-    Each element is used for its row and for its column."""
+    Each element is read once, and used for its row and for its column. A part takes every PARTS-th group of
+    columns."""
     name = k.routine.operands[1]
     a = Columns(k, name, "x1")
-    out, x, y = (Buffer(n, k.dtype, k["x"].shape) for n in ("out", "x2", "x4"))
-    alpha, beta = (Load(Buffer(n, k.dtype, ()), ()) for n in ("x0", "x3"))
-    total = Buffer("total", k.dtype, (const(1),), "register")
-    j, factor = Var("j"), Var("factor", k.dtype)
-    begin, count = a.begin(j), a.count(j)
-    column = block(
-        added("a", Vector(out), factor, lambda i: a.at(i, j), begin, count),
-        Store(total, ZERO, const(0, k.dtype)),
-        summed("d", total, lambda i: a.at(i, j) * Load(x, (i,)), begin, count),
-        Store(out, (j,), Load(out, (j,)) + (factor * a.at(j, j) + alpha * Load(total, ZERO))),
+    abreast = ABREAST if a.width is None else 1
+    parts = maximum(minimum(a.n // LEAST, const(PARTS)), const(1)) if a.width is None else const(1)
+    out, part, turn, rest = Buffer("out", k.dtype, (parts, a.n)), Var("part"), Var("turn"), Var("rest")
+    own, first = Vector(out, (part,)), Var("first")
+    groups = a.n // abreast
+    group = Let(first, (part + turn * parts) * abreast, _group(k, a, own, first, abreast))
+    last = Let(first, groups * abreast + rest, _group(k, a, own, first, 1))
+    work = block(
+        For(turn, (groups - part + parts - 1) // parts, group),
+        If(eq(part, 0), For(rest, a.n - groups * abreast, last)),
     )
-    columns = For(j, a.n, Let(factor, alpha * Load(x, (j,)), Alloc(total, column)))
-    start = _scaled_copy(out, y, beta)
-    return k.nest(f"alpha {name} x beta y", block(start, If(ne(alpha, const(0, k.dtype)), columns)), "y")
+    alpha, zero = Load(Buffer("x0", k.dtype, ()), ()), const(0, k.dtype)
+    cleared = each("s", const(0), a.n, lanes(k.dtype), lambda i: own.store(i, zero))
+    body = For(part, parts, block(cleared, If(ne(alpha, zero), work)), "parallel")
+    operands = [k[n] for n in ("alpha", name, "x")]
+    sums = k.b.loop_nest(operands, body, k.dtype, out.shape)
+    product = k.b.reduction(
+        k.dtype, (a.n,), [parts], "sum", [sums], lambda bufs, place, at: bufs[0][(at[0], place[0])]
+    )
+    return k.updated(product, k["y"])
+
+
+def _group(k: Kernel, a: Columns, out: Vector, first: Expr, abreast: int) -> Stmt:
+    """Return the work of some columns of a symmetric matrix: their products with x, and what they add to other
+    sums. The square on the diagonal comes element by element."""
+    x, totals = (
+        Vector(Buffer("x2", k.dtype, k["x"].shape)),
+        Buffer("totals", k.dtype, (const(abreast),), "register"),
+    )
+    columns = [first + c for c in range(abreast)]
+    factors = [Var(f"f{c}", k.dtype) for c in range(abreast)]
+    begin, count = a.begin(first), a.count(first)
+    if a.lower and abreast > 1:
+        begin, count = first + abreast, a.n - first - abreast
+
+    def element(r: int, c: int) -> Expr:
+        return a.at(columns[r], columns[c]) if (r > c) == a.lower else a.at(columns[c], columns[r])
+
+    def added_to(i: Expr) -> Stmt:
+        return out.store(i, out[i] + total_of([factors[c] * a.at(i, columns[c]) for c in range(abreast)]))
+
+    def end(c: int) -> Stmt:
+        square = [factors[r] * element(r, c) for r in range(abreast)]
+        return out.store(columns[c], out[columns[c]] + (total_of(square) + Load(totals, (const(c),))))
+
+    sums = summed_abreast(
+        "d", totals, abreast, lambda c, i: a.at(i, columns[c]) * x[i], begin, count, 1, added_to
+    )
+    work: Stmt = Alloc(totals, block(sums, *(end(c) for c in range(abreast))))
+    for c in reversed(range(abreast)):
+        work = Let(factors[c], x[columns[c]], work)
+    return work
+
+
+def total_of(terms: Sequence[Expr]) -> Expr:
+    return reduce(operator.add, terms)
 
 
 def _scaled_copy(out: Buffer, y: Buffer, beta: Expr) -> Stmt:
@@ -297,3 +396,38 @@ def combined(k: Kernel) -> Tensor:
     last = For(rest, n % ABREAST, some(n // ABREAST * ABREAST + rest, 1))
     work = block(start, If(ne(alpha, const(0, k.dtype)), block(whole, last)))
     return k.nest("alpha a x beta y", For(task, (m + ROWS - 1) // ROWS, work, "parallel"), "y")
+
+
+SUMS_ABREAST = 2
+"""Vectors of partial sums of each of those columns."""
+
+
+def products_of_columns(k: Kernel) -> Tensor:
+    """y := alpha a' x + beta y. A task has a few columns, for which x is read once."""
+    a, x, y = (Buffer(f"x{p}", k.dtype, k[n].shape) for p, n in ((1, "a"), (2, "x"), (4, "y")))
+    out, task, rest = Buffer("out", k.dtype, k["y"].shape), Var("task"), Var("rest")
+    alpha, beta = (Load(Buffer(n, k.dtype, ()), ()) for n in ("x0", "x3"))
+    m, n, zero = k.size("m"), k.size("n"), const(0, k.dtype)
+
+    def some(first: Expr, columns: int) -> Stmt:
+        totals = Buffer("totals", k.dtype, (const(columns),), "register")
+        sums = summed_abreast(
+            "d",
+            totals,
+            columns,
+            lambda c, i: Load(a, (first + c, i)) * Load(x, (i,)),
+            const(0),
+            m,
+            SUMS_ABREAST,
+        )
+        cleared = block(*(Store(totals, (const(c),), zero) for c in range(columns)))
+        stores = [
+            Store(out, (at,), scaled(alpha, Load(totals, (const(c),))) + scaled(beta, Load(y, (at,))))
+            for c in range(columns)
+            for at in [first + c]
+        ]
+        return Alloc(totals, block(If(ne(alpha, zero), sums, cleared), *stores))
+
+    whole, first = some(task * ABREAST, ABREAST), task * ABREAST
+    body = If(first + ABREAST <= n, whole, For(rest, n - first, some(first + rest, 1)))
+    return k.nest("alpha a x beta y", For(task, (n + ABREAST - 1) // ABREAST, body, "parallel"), "y")

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from jangin.blas.columns import ROWS, ZERO, each, lanes, summed
 from jangin.blas.dense import Pair, Product
-from jangin.blas.elements import Elements, Panel, Place
+from jangin.blas.elements import Around, Elements, Panel, Place, alone
 from jangin.blas.kernel import Kernel
 from jangin.blas.vectors import TASK
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, eq, land, minimum, select
@@ -203,7 +203,9 @@ class Left(Elements):
     factor: Number | None = None
     is_conjugate: bool = False
 
-    def copied(self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr) -> Stmt:
+    def copied(
+        self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr, around: Around = alone
+    ) -> Stmt:
         term, row = Var("ct"), Var("cr")
         t, odd, size = (begin + term) // 2, (begin + term) % 2, const(panel.rows // 2)
         r = minimum(first // 2 + row, self.rows // 2 - 1)
@@ -215,7 +217,7 @@ class Left(Elements):
         both = [
             Store(panel.buffer, place(2 * row + n, begin + term), v) for n, v in enumerate((upper, lower))
         ]
-        return For(term, end - begin, For(row, size, block(*both)))
+        return For(term, end - begin, around(For(row, size, block(*both))))
 
 
 @dataclass(frozen=True)
@@ -224,13 +226,15 @@ class Right(Elements):
 
     is_conjugate: bool = False
 
-    def copied(self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr) -> Stmt:
+    def copied(
+        self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr, around: Around = alone
+    ) -> Stmt:
         term, row = Var("ct"), Var("cr")
         t, odd = (begin + term) // 2, (begin + term) % 2
         part = Load(self.buffer, (t, 2 * minimum(first + row, self.rows - 1) + odd))
         value = select(eq(odd, const(1)), -part, part) if self.is_conjugate else part
         store = Store(panel.buffer, place(row, begin + term), value)
-        return For(term, end - begin, For(row, const(panel.rows), store))
+        return For(term, end - begin, around(For(row, const(panel.rows), store)))
 
 
 class _Products(Product):

@@ -11,7 +11,7 @@ which the multiply-add reads from memory.
 
 from __future__ import annotations
 
-from jangin.blas.elements import Elements, Panel, tile_of
+from jangin.blas.elements import Around, Elements, Panel, alone, tile_of
 from jangin.blas.kernel import Kernel
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, eq, land, maximum, minimum, select
 from jangin.ir.loop import Alloc, For, If, Let, Prefetch, Stmt, Store, block
@@ -129,27 +129,48 @@ class Product:
 
     def _blocks(self, pair: Pair, row: Expr, rows: Expr, column: Expr, columns: Expr, is_first: bool) -> Stmt:
         """Return a task's loops over blocks of terms, its panels of columns and its panels of rows."""
-        turn, p, q = Var("turn"), Var("p"), Var("q")
+        tile, turn, p, q = self.tile, Var("turn"), Var("p"), Var("q")
         size, depth, blocks = Var("size"), Var("depth"), Var("blocks")
         begin, end = Var("begin"), Var("end")
         factor, keeps = Var("factor", self.dtype), Var("keeps", self.dtype)
         one, zero = const(1, self.dtype), const(0, self.dtype)
         first = eq(turn, 0) if is_first else eq(turn, -1)
         b = Block(pair, begin, end, row, column, factor, keeps, first)
-        copies = For(p, rows, self._copy(pair.rows, self.copied, p, row + p, b))
+        copies = self._copies(b, p, rows)
         tiles: Stmt = For(p, rows, self._tile(b, p, q))
         if not pair.in_place:
             copy = self._copy(pair.columns, self.columns, const(0), column + q, b)
             tiles = Alloc(self.columns.buffer, block(copy, tiles))
+        first_row, first_column = row * tile.rows, column * tile.columns
+        above, panel = first_row + rows * tile.rows, first_column + q * tile.columns
+        tiles = self._reached(first_row, above, panel, panel + tile.columns, tiles)
         work: Stmt = block(copies, For(q, columns, tiles))
         work = Let(keeps, select(first, self._scalar("beta"), one) if is_first else one, work)
         work = Let(begin, turn * size, Let(end, minimum(turn * size + size, depth), work))
         loop: Stmt = For(turn, blocks, work)
         loop = Let(blocks, maximum(ceil(depth, TERMS), const(1)), Let(size, ceil(depth, blocks), loop))
         loop = Let(depth, select(eq(factor, zero), const(0), self.depth), loop)
+        beyond = first_column + columns * tile.columns
+        loop = self._reached(first_row, above, first_column, beyond, loop)
         return Alloc(self.copied.buffer, Let(factor, self._scalar("alpha"), loop))
 
-    def _copy(self, of: Elements, panel: Panel, at: Expr, number: Expr, b: Block) -> Stmt:
+    def _reached(self, row: Expr, end: Expr, column: Expr, beyond: Expr, work: Stmt) -> Stmt:
+        """Return work that is done if the triangle that is written has an element of these rows and
+        columns."""
+        if not self.triangle:
+            return work
+        return If(end > column if self.triangle == "L" else row < beyond, work)
+
+    def _copies(self, b: Block, p: Var, rows: Expr) -> Stmt:
+        """Return the copy of a block of a task's panels of rows. All panels take some terms before the next
+        ones, so that memory is read in long pieces. A triangle's panels have different terms."""
+        if b.pair.rows.kind == "triangular":
+            return For(p, rows, self._copy(b.pair.rows, self.copied, p, b.row + p, b))
+        return self._copy(b.pair.rows, self.copied, p, b.row + p, b, lambda part: For(p, rows, part))
+
+    def _copy(
+        self, of: Elements, panel: Panel, at: Expr, number: Expr, b: Block, around: Around = alone
+    ) -> Stmt:
         """Return the copy of a block of the panel with this number."""
         first = number * panel.rows
         low, high = of.terms(first, panel.rows, b.end)
@@ -160,6 +181,7 @@ class Product:
             first,
             start,
             maximum(start, minimum(b.end, high)),
+            around,
         )
 
     # --- a tile
@@ -179,8 +201,7 @@ class Product:
         of_columns = b.pair.columns.terms(j, tile.columns, b.end)
         first, last = maximum(of_rows[0], of_columns[0]), minimum(of_rows[1], of_columns[1])
         chosen = Let(start, maximum(b.begin, first), Let(stop, minimum(b.end, last), chosen))
-        if self.triangle:
-            chosen = If(i + tile.rows > j if self.triangle == "L" else i < j + tile.columns, chosen)
+        chosen = self._reached(i, i + tile.rows, j, j + tile.columns, chosen)
         return Let(i, (b.row + p) * tile.rows, Let(j, (b.column + q) * tile.columns, chosen))
 
 

@@ -16,10 +16,17 @@ from jangin.targets.machine import Machine
 
 Place = Callable[[Expr, Expr], tuple[Expr, ...]]
 """Returns the index in a panel's buffer, from a row of the panel and a term."""
+Around = Callable[[Stmt], Stmt]
+"""Puts a loop over panels around each part of a copy."""
 BESIDE = 3
 """Vectors beside each other in a register tile, if there are enough registers."""
 MANY = 32
 """Registers with which a tile has eight columns."""
+
+
+def alone(part: Stmt) -> Stmt:
+    """Return a part of a copy of one panel."""
+    return part
 
 
 @dataclass(frozen=True)
@@ -104,16 +111,18 @@ class Elements:
 
     # --- copies
 
-    def copied(self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr) -> Stmt:
+    def copied(
+        self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr, around: Around = alone
+    ) -> Stmt:
         """Return a copy of a panel's rows from row `first` on, and of the terms from `begin` to `end`. Rows
-        behind the last one become any numbers."""
+        behind the last one become any numbers. `around` repeats a few terms for other panels."""
         size, turn, rest, row = panel.square, Var("ct"), Var("cr"), Var("ci")
         whole = (end - begin) // size
         term = begin + whole * size + rest
         single = Store(panel.buffer, place(row, term), self.any(self._within(first + row), term))
         return block(
-            For(turn, whole, self._square(panel, place, first, begin + turn * size)),
-            For(rest, (end - begin) % size, For(row, const(panel.rows), single)),
+            For(turn, whole, around(self._square(panel, place, first, begin + turn * size))),
+            For(rest, (end - begin) % size, around(For(row, const(panel.rows), single))),
         )
 
     def _within(self, row: Expr) -> Expr:

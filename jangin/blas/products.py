@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from jangin.blas.columns import combined, each, lanes
+from jangin.blas.columns import combined, each, lanes, products_of_columns
 from jangin.blas.dense import Pair, Product
 from jangin.blas.kernel import Kernel, scaled
 from jangin.blas.routine import PLACES
@@ -17,10 +17,7 @@ from jangin.ops.values import Tensor
 
 def gemv(k: Kernel) -> Tensor:
     """y := alpha op(a) x + beta y."""
-    if not k.is_set("trans"):
-        return combined(k)
-    column = k.b.reshape(k["x"], (k.size("m"), 1))
-    return k.updated(k.b.reshape(k.b.matmul(k.matrix("a"), column), k["y"].shape), k["y"])
+    return products_of_columns(k) if k.is_set("trans") else combined(k)
 
 
 def ger(k: Kernel) -> Tensor:

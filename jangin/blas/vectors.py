@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from jangin.blas.columns import each, lanes
+from jangin.blas.columns import ZERO, each, lanes
 from jangin.blas.kernel import Kernel, scaled
 from jangin.ir.dtype import BOOL, F32, F64, I64
 from jangin.ir.expr import (
@@ -24,7 +24,7 @@ from jangin.ir.expr import (
     ne,
     select,
 )
-from jangin.ir.loop import For, Stmt, Store
+from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ops.values import Tensor
 
 TASK = 1 << 14
@@ -88,31 +88,50 @@ TINY, HUGE = 2.0**-511, 2.0**486
 """Magnitudes of f64 whose squares lose digits below, and whose sums of squares may overflow above."""
 FROM_TINY, FROM_HUGE = 2.0**537, 2.0**-538
 """Factors that bring such magnitudes to where squares are safe."""
+LEAST, MOST = 2.0**-900, 2.0**1000
+"""Sums of squares between which no square was lost: what underflows is less than their last digit."""
 
 
 def nrm2(k: Kernel) -> Tensor:
     """The length of x, without overflow or underflow.
 
-    Singles are squared in double precision. Doubles are summed by magnitude: tiny, medium, huge ones (as in
-    Blue, "A portable Fortran program to find the Euclidean norm of a vector", 1978)."""
+    Singles are squared in double precision. Doubles whose sum of squares isn't safe are read again."""
     n = k.size("n")
     if k.dtype is F32:
         return k.total(
             n, "x", lambda x, i: cast(F64, x[i]) * cast(F64, x[i]), lambda s: cast(F32, call("sqrt", s))
         )
+    k.operands["squares"] = k.total(n, "x", lambda x, i: x[i] * x[i])
+    out, x = Buffer("out", F64, ()), Buffer("x0", F64, k["x"].shape)
+    squares = Load(Buffer("x1", F64, ()), ())
+    careful = _careful(x, n, lambda length: Store(out, (), length))
+    safe = land(squares > LEAST, squares < MOST)
+    body = If(safe, Store(out, (), call("sqrt", squares)), careful)
+    return k.b.loop_nest([k["x"], k["squares"]], body, F64, ())
 
-    def squares(factor: float, belongs: Callable[[Expr], Expr]) -> Tensor:
-        def term(x: Buffer, i: Expr) -> Expr:
-            size = call("abs", x[i])
-            part = select(belongs(size), size * factor, const(0.0, F64))
-            return part * part
 
-        return k.total(n, "x", term)
+def _careful(x: Buffer, n: Expr, end: Callable[[Expr], Stmt]) -> Stmt:
+    """Return the computation of a length whose tiny, medium and huge elements are summed apart.
 
-    tiny = squares(FROM_TINY, lambda v: v < TINY)
-    huge = squares(FROM_HUGE, lambda v: v > HUGE)
-    medium = squares(1.0, lambda v: eq(lor(v < TINY, v > HUGE), const(False, BOOL)))
-    return k.b.map(_length, tiny, medium, huge)
+    The method is Blue's ("A portable Fortran program to find the Euclidean norm of a vector", 1978)."""
+    i, size = Var("i"), Var("size", F64)
+    is_medium = eq(lor(size < TINY, size > HUGE), const(False, BOOL))
+    kinds = {"tiny": (FROM_TINY, size < TINY), "medium": (1.0, is_medium), "huge": (FROM_HUGE, size > HUGE)}
+    sums = {kind: Buffer(kind, F64, (const(1),), "register") for kind in kinds}
+
+    def added(kind: str) -> Stmt:
+        factor, belongs = kinds[kind]
+        part = select(belongs, size * factor, const(0.0, F64))
+        return Store(sums[kind], ZERO, Load(sums[kind], ZERO) + part * part)
+
+    work = block(
+        *(Store(total, ZERO, const(0.0, F64)) for total in sums.values()),
+        For(i, n, Let(size, call("abs", Load(x, (i,))), block(*map(added, kinds)))),
+        end(_length(*(Load(sums[kind], ZERO) for kind in ("tiny", "medium", "huge")))),
+    )
+    for total in sums.values():
+        work = Alloc(total, work)
+    return work
 
 
 def _length(tiny: Expr, medium: Expr, huge: Expr) -> Expr:
