@@ -10,6 +10,7 @@ from jangin.passes.algebra.batchnorm import batchnorm
 from jangin.passes.algebra.cse import cse
 from jangin.passes.algebra.dce import dce
 from jangin.passes.algebra.fold import fold
+from jangin.passes.algebra.needed import needed
 from jangin.passes.algebra.simplify import simplify
 from jangin.passes.fusion.attention import attention
 from jangin.passes.fusion.deep_products import deep_products
@@ -50,6 +51,7 @@ def anywhere(run: Callable[[Graph], Graph]) -> Callable[[Graph, Target], Graph]:
 
 GRAPH_PASSES: Sequence[Pass] = (
     Pass("simplify", anywhere(simplify)),
+    Pass("needed", anywhere(needed)),
     Pass("batchnorm", anywhere(batchnorm)),
     Pass("bf16", bf16, optional=True),
     Pass("widen", anywhere(widen)),

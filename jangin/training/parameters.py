@@ -12,6 +12,7 @@ from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
 from jangin.ops.values import OwnGradient
 from jangin.options import Options
+from jangin.passes.algebra.needed import needed
 from jangin.passes.partition import has_steps
 
 
@@ -108,6 +109,8 @@ def lowered(
             "the model runs in steps that depend on its data (branches, loops, or sizes that a run "
             "computes), and only one plan can be trained: leave them out, or fix sizes with shapes="
         )
+    named = [x.name for use in own_gradients for x in use.needed]
+    gradient_graph = needed(gradient_graph, named)  # before its gradients are made, which then are small too
     own = tuple(n for n in graph.inputs if n not in buffers)
     names = {n: n for n in (*parameters, *buffers)}
     random = next((n for n in gradient_graph.inputs if n not in whole.inputs), "")

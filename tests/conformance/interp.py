@@ -28,7 +28,9 @@ from jangin.targets import NAMED
 
 Told = Callable[[str, str, str], None]
 PASSES = [
-    p for p in GRAPH_PASSES if p.name in ("simplify", "batchnorm", "layout", "cleanup", "fold", "cse", "dce")
+    p
+    for p in GRAPH_PASSES
+    if p.name in ("simplify", "needed", "batchnorm", "layout", "cleanup", "fold", "cse", "dce")
 ]
 
 
