@@ -29,6 +29,9 @@ Y = Var("y")
 """The row of a tile's first output."""
 X = Var("x")
 """The column of a tile's first output."""
+CHANNELS = 8
+"""Most channels whose weights a task transforms. Their weights of one output fill a few cache lines, and
+their rows of U a few pages."""
 
 
 @dataclass(frozen=True)
@@ -236,11 +239,14 @@ def _output_tile(
 def weights_nest(t: Transform, channels: int, outputs: int, lanes: int) -> Stmt:
     """Return the loop nest of U = G g G^T [products, channels, outputs] for g [outputs, channels, 3, 3].
 
-    A vector has several outputs, whose weights lie far apart. The next channels' lie in the same lines."""
+    A vector has several outputs, whose weights lie far apart. The next channels' lie in the same lines. A
+    task makes all outputs of a few channels, so that it writes whole rows of U one after the other."""
     taps = Buffer("x0", F32, tuple(map(const, (outputs, channels, TAPS, TAPS))))
     out = Buffer("out", F32, tuple(map(const, (t.products, channels, outputs))))
     grid = _registers("grid", t.size * TAPS, F32)
-    group, c, lane = Var("g"), Var("c"), Var("o")
+    several = next(n for n in range(min(CHANNELS, channels), 0, -1) if channels % n == 0)
+    group, lane, part, one = Var("g"), Var("o"), Var("p"), Var("c")
+    c = part * several + one
 
     def combined(rows: Sequence[Expr]) -> list[Expr]:
         combined_ = []
@@ -259,13 +265,14 @@ def weights_nest(t: Transform, channels: int, outputs: int, lanes: int) -> Stmt:
             parts += [Store(out, (const(n * t.size + i), c, o), e) for i, e in enumerate(row)]
         return Alloc(grid, block(*parts))
 
+    def vector(width: int, start: Expr) -> Stmt:
+        each = For(lane, const(width), transformed(simplify(start + lane)), "vector")
+        return For(one, const(several), each)
+
     whole, rest = divmod(outputs, lanes)
-    loops: list[Stmt] = []
-    for count, width, start in ((whole, lanes, 0), (int(rest > 0), rest, whole * lanes)):
-        if count:
-            each = For(lane, const(width), transformed(simplify(group * width + start + lane)), "vector")
-            loops.append(For(group, const(count), For(c, const(channels), each), "parallel"))
-    return block(*loops)
+    vectors = [For(group, const(whole), vector(lanes, group * lanes))] if whole else []
+    vectors += [vector(rest, const(whole * lanes))] if rest else []
+    return For(part, const(channels // several), block(*vectors), "parallel")
 
 
 def _registers(name: str, count: int, dtype: DType) -> Buffer:
