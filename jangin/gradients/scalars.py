@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-from jangin.ir.dtype import BOOL
+from jangin.ir.dtype import BOOL, DType
 from jangin.ir.expr import (
     Binary,
     Call,
@@ -87,10 +87,19 @@ def adjoints(e: Expr, seed: Expr, leaves: Collection[Expr], corner: str | None =
 
 
 def through(adjoint: Expr, fn: Callable[[Expr], Expr]) -> Expr:
-    """Return `fn` of an adjoint, applied inside its selects. An adjoint of 0 stays 0."""
+    """Return `fn` of an adjoint, applied inside its selects. `fn` keeps the type. An adjoint of 0 stays 0."""
     if isinstance(adjoint, Select):
         return select(adjoint.cond, through(adjoint.a, fn), through(adjoint.b, fn))
     return adjoint if is_const(adjoint, 0) else fn(adjoint)
+
+
+def converted(adjoint: Expr, dtype: DType) -> Expr:
+    """Return an adjoint in another type, an adjoint of 0 too."""
+    if is_const(adjoint, 0):
+        return const(0, dtype)
+    if isinstance(adjoint, Select):
+        return select(adjoint.cond, converted(adjoint.a, dtype), converted(adjoint.b, dtype))
+    return cast(dtype, adjoint)
 
 
 def scaled(adjoint: Expr, slope: Expr) -> Expr:
@@ -120,7 +129,7 @@ def _parts(node: Expr, g: Expr, corner: str | None) -> Parts:
         yield node.a, select(node.cond, g, zero)
         yield node.b, select(node.cond, zero, g)
     elif isinstance(node, Cast):
-        yield node.a, through(g, lambda v: cast(node.a.dtype, v))
+        yield node.a, converted(g, node.a.dtype)
     elif isinstance(node, Binary):
         yield from _of_binary(node, g, corner)
     elif isinstance(node, Call):

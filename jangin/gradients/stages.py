@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from jangin.gradients.indices import Readers, readers
-from jangin.gradients.scalars import adjoints, reached, through
+from jangin.gradients.scalars import adjoints, converted, reached
 from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Buffer, Expr, Load, Var, cast, const, eq, is_const, land, ne, select
 from jangin.ir.graph import CompileError
@@ -89,7 +89,7 @@ class StageAdjoints:
             return
         if stage.combiner not in ("sum", "max", "min", "prod"):
             return
-        seed = through(seed, lambda v: cast(stage.result.dtype, v))
+        seed = converted(seed, stage.result.dtype)
         ends = {stage.acc, *self._followed(stage.result)}
         parts = adjoints(stage.result, seed, ends)
         total = self._reduced(stage)
@@ -148,7 +148,7 @@ class StageAdjoints:
         return Load(out, tuple(a.var for a in stage.axes))
 
     def _loads(self, e: Expr, seed: Expr, axes: Sequence[Axis]) -> None:
-        seed = through(seed, lambda v: cast(e.dtype, v))
+        seed = converted(seed, e.dtype)
         for leaf, part in adjoints(e, seed, self._followed(e)).items():
             assert isinstance(leaf, Load)
             self._adjoint(leaf, e, part, axes)

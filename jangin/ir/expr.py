@@ -519,9 +519,12 @@ def call(fn: str, *args: ExprLike) -> Expr:
 
 
 def select(cond: ExprLike, a: ExprLike, b: ExprLike) -> Expr:
-    """Return the expression that is `a` if `cond` holds, else `b`. Only the chosen one is evaluated."""
+    """Return the expression that is `a` if `cond` holds, else `b`. Only the chosen one is evaluated. Raises
+    TypeError if the dtypes differ."""
     c = wrap(cond, BOOL)
     x, y = _pair(a, b)
+    if x.dtype is not y.dtype:
+        raise TypeError(f"select of {x.dtype} and {y.dtype}: {x!r}, {y!r}")
     if isinstance(c, Const):
         return x if c.value else y
     return x if x == y else Select(c, x, y)

@@ -15,6 +15,7 @@ from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.element_types import array_of
 from jangin.frontends.torch.model import Traced
 from jangin.frontends.torch.regions import detached_by_copies, detached_regions
+from jangin.frontends.torch.tensors import tensor_of, torch_type
 from jangin.frontends.torch.trace import traced
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.options import Options
@@ -81,7 +82,8 @@ def _shared(graph: Graph, same: Mapping[str, str]) -> Graph:
 
 def _exported(module: torch.nn.Module, batch: Sequence[Any]) -> ExportedProgram:
     tensors = tuple(
-        torch.from_numpy(np.ascontiguousarray(x)) if isinstance(x, np.ndarray) else x for x in batch
+        tensor_of(np.ascontiguousarray(x), torch_type(x.dtype)) if isinstance(x, np.ndarray) else x
+        for x in batch
     )
     try:
         with torch.enable_grad():  # otherwise a module's own regions without gradients aren't told apart

@@ -53,13 +53,14 @@ def over_processes(group: Any = None) -> Reduce:
     machine or several. `group` is a process group of PyTorch's, by default the one with all processes.
 
     Its error, a RuntimeError, says that another process has ended or doesn't answer."""
-    import torch
     import torch.distributed as dist
+
+    from jangin.frontends.torch.tensors import tensor_of, torch_type
 
     def reduce(arrays: Sequence[Array]) -> None:
         size = dist.get_world_size() if group is None else group.size()
         for whole, parts in _joined(arrays):
-            flat = torch.from_numpy(whole)
+            flat = tensor_of(whole, torch_type(whole.dtype))
             try:
                 _summed(flat, group)
             except RuntimeError as error:

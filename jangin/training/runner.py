@@ -61,4 +61,8 @@ class Runner:
 
 def as_array(value: Any) -> Array:
     """Return an array or a PyTorch tensor as an array."""
-    return np.asarray(value.detach() if hasattr(value, "detach") else value)
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    from jangin.frontends.torch.element_types import array_of
+
+    return array_of(value)

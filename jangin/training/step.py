@@ -14,6 +14,7 @@ from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
 from jangin.ir.sources import Sources
 from jangin.ops.builder import Builder
+from jangin.ops.elementwise import widen
 from jangin.ops.operands import typed
 from jangin.ops.values import Tensor
 from jangin.optim import Optimizer
@@ -136,7 +137,7 @@ class StepBuilder:
 
     def updated(self, optimizers: Sequence[Optimizer], chosen: Mapping[str, int]) -> StepGraph:
         """Return the graph with the loss and the new parameters as outputs. `chosen` has the number of each
-        parameter's optimizer."""
+        parameter's optimizer. Updates of 16-bit floats are computed in f32, and rounded once."""
         b = self.b
         b.prefix, b.source = "update", Sources.of("update")
         numbers: dict[str, tuple[int, str]] = {}
@@ -158,9 +159,12 @@ class StepBuilder:
                 slots[own] = name, slot
                 kept[own] = np.full(array.shape, optimizer.start, array.dtype)
                 state[slot] = b.input(own, g.dtype, g.shape)
-            new, after = optimizer.update(b, self._tensor(name), g, state, scalars[chosen[name]])
-            results[name] = new
-            results |= {own: after[slot] for own, (of, slot) in slots.items() if of == name}
+            wide = {slot: widen(b, of) for slot, of in state.items()}
+            w = widen(b, self._tensor(name))
+            new, after = optimizer.update(b, w, widen(b, g), wide, scalars[chosen[name]])
+            results[name] = b.cast(new, g.dtype)
+            made = {own: after[slot] for own, (of, slot) in slots.items() if of == name}
+            results |= {own: b.cast(tensor, g.dtype) for own, tensor in made.items()}
         names = {n: b.fresh(f"new.{n}") for n in results}
         return self._finished(results, names, kept, slots, numbers, {})
 

@@ -308,6 +308,8 @@ class Trainer:
             if value is None:
                 raise ValueError(f"there is no array {name}")
             array = as_array(value)
+            if array.dtype.kind == "V" and array.itemsize == want.itemsize:
+                array = array.view(want.dtype)  # NumPy's files don't name types that aren't NumPy's
             if not np.can_cast(array.dtype, want.dtype, "same_kind"):
                 raise ValueError(f"{name} has numbers of {array.dtype}, which aren't {want.dtype}")
             array = np.array(array, want.dtype)

@@ -20,7 +20,7 @@ from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.element_types import element_type
 from jangin.frontends.torch.sizes import Sizes
 from jangin.frontends.torch.trace import traced_graph
-from jangin.frontends.torch.training import is_mask
+from jangin.frontends.torch.training import DRAWING, is_mask
 from jangin.frontends.torch.views import part_views
 from jangin.ir import graph as ir
 from jangin.ir.errors import CompileError
@@ -45,7 +45,7 @@ def unknown(module: GraphModule) -> dict[Node, Exception]:
     errors: dict[Node, Exception] = {}
     for node in _computing(module):
         try:
-            if is_mask(node):
+            if is_mask(node) or node.target in DRAWING:
                 raise CompileError("PyTorch draws random numbers")
             _check_types(node)
             if isinstance(node.target, torch._ops.OpOverload) and ATEN.lowering(_bare(node)) is None:

@@ -53,6 +53,12 @@ def _drawn(like: Tensor, keep: float) -> Tensor:
     return drawn.permute([order.index(axis) for axis in range(lying.dim())])
 
 
+DRAWING = frozenset({
+    aten.bernoulli.p, aten.rand.default, aten.rand_like.default, aten.randn.default, aten.randn_like.default,
+})  # fmt: skip
+"""Operators that PyTorch runs under `torch.compile`, so that a seed gives eager's numbers."""
+
+
 def is_mask(node: torch.fx.Node) -> bool:
     """Tell if a node draws a mask of `_drawn`, or makes the tensor that the mask is drawn like."""
     if node.target is aten.empty.memory_format:

@@ -10,14 +10,16 @@ from jangin.frontends.torch.operators import (
     move,
     normalize,
     order,
+    random,
     recurrent,
     reduce,
     resize,
     sizes,
 )
 
-OPERATORS = declared(
-    (backward, conv, elementwise, index, linear, move, normalize, order, recurrent, reduce, resize, sizes)
-)
+OPERATORS = declared((
+    backward, conv, elementwise, index, linear, move, normalize, order, random, recurrent, reduce, resize,
+    sizes,
+))  # fmt: skip
 """Lowerings by the name of an operator, for all its overloads ("add"), or by the name of one overload
 ("max.dim")."""

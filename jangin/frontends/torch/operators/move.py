@@ -23,7 +23,6 @@ from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import prove, simplify
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
-from jangin.ops.dropout import dropout
 from jangin.ops.move import parts_of, slice_axes
 from jangin.ops.move import repeat as repeated
 from jangin.ops.values import DATA_LIMIT, Tensor
@@ -323,21 +322,3 @@ def pixel_shuffle(b: Builder, out: Result, self: Tensor, upscale_factor: int) ->
     at = count
     y = b.transpose(y, [*range(at), at, at + 3, at + 1, at + 4, at + 2])
     return b.reshape(y, out.shape)
-
-
-@lowers("native_dropout")
-def native_dropout(
-    b: Builder, out: Result, input: Tensor, p: float, train: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Return the input with random elements set to 0, and a mask of those that are kept. In inference, all
-    are kept.
-
-    Raises CompileError if elements are to be dropped in a graph that isn't trained, unless all of them are
-    dropped."""
-    if train and p == 1:
-        return b.map(lambda v: v * 0, input), b.expand(b.scalar(False, out.all[1][0]), out.all[1][1])
-    if train and p and b.trained:
-        return dropout(b, input, p)
-    if train and p:
-        raise CompileError(f"dropout of {p} in training: export the model in eval mode")
-    return input, b.expand(b.scalar(True, out.all[1][0]), out.all[1][1])

@@ -127,7 +127,8 @@ def batch_norm_functional(
     if not training:
         first = Result(out.all[:3], out.wanted[:3], out.common)
         arguments = (momentum, training, weight, bias, running_mean, running_var)
-        return *batch_norm(b, first, input, eps, *arguments), running_mean, running_var
+        unchanged = (b.cast(t, d) for t, (d, _) in zip((running_mean, running_var), out.all[3:], strict=True))
+        return *batch_norm(b, first, input, eps, *arguments), *unchanged
     channels = input.shape[1]
     scale = weight if weight is not None else _ones(b, input, channels)
     shift = bias if bias is not None else b.expand(b.scalar(0, input.dtype), [channels])
@@ -136,7 +137,7 @@ def batch_norm_functional(
     count = simplify(product((*input.shape[:1], *input.shape[2:])), b.symbols)
 
     def kept(old: Expr, new: Expr) -> Expr:
-        return cast(old.dtype, cast(new.dtype, old) * (1 - momentum) + new * momentum)
+        return cast(out.all[3][0], cast(new.dtype, old) * (1 - momentum) + new * momentum)
 
     def of_sample(old: Expr, new: Expr) -> Expr:
         n = cast(new.dtype, count)
