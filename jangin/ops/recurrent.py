@@ -221,7 +221,7 @@ def _recurrent(
             f"{len(layer.backward)} directions of {len(cell.gates)} gates don't fit weights {r}"
         )
     together = layer.levels is None or layer.levels.together
-    if projection is None and ((b.whole and together) or (b.layers and layer.levels is None)):
+    if projection is None and together and (b.whole or b.layers):
         return _whole(b, layer, cell, initial, extra)
     scales, zeros = (tuple(_of_rows(b, t, layer, rows) for t in of) for of in (layer.scales, layer.zeros))
     layer = replace(layer, scales=scales, zeros=zeros, x=_ended(b, layer))

@@ -31,6 +31,7 @@ from jangin.ir.graph import MAX_SIZE, Array, CompileError
 from jangin.ir.loop import Alloc, For, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder
+from jangin.ops.nontensor import called
 from jangin.ops.values import Tensor
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
@@ -288,6 +289,10 @@ def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -
         raise CompileError(f"aggregate {aggregate!r} of targets {ids} of {targets} is not defined")
     tables = _tables(forest, x.dtype)
     inputs = [x, *(b.const(a) for a in tables.values())]
+    if b.layers:
+        modes = np.unique(forest.mode).tolist() or [0]
+        named = {"names": (*tables,), "modes": modes, "targets": targets, "aggregate": aggregate}
+        return called(b, "trees", inputs, F64, (x.shape[0], const(targets)), **named)
     table = dict(
         zip(tables, (Buffer(f"x{n + 1}", t.dtype, t.shape) for n, t in enumerate(inputs[1:])), strict=True)
     )

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from one_node import Array, model
 from test_recurrent import shared, sigmoid
 
+from jangin.compiler.interpreted import interpreted
 from jangin.compiler.pipeline import plan_model
 from jangin.frontends.lower import lower
 from jangin.frontends.onnx.writer import written
@@ -175,6 +176,7 @@ def test_each_step_is_onnxruntimes(seed: int, dtype: str, threads: int, symbolic
     for engine, found in (
         ("ONNX Runtime", by_onnxruntime(proto, feeds)),
         ("Jangin", shared(lower(load(proto)), threads).run(feeds)),
+        ("Jangin's NumPy", interpreted(proto, Options(), lambda: False).run(feeds)),
     ):
         off = errors(case, found)
         assert max(off.values()) < CLOSE, f"{engine}, drawn({seed}, {dtype}): {off}, {case.how}"
