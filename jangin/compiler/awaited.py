@@ -18,7 +18,7 @@ from jangin.compiler import local
 from jangin.compiler.interpreted import Overtaken, Unsuitable, interpreted
 from jangin.compiler.processes.isolated import Apart
 from jangin.compiler.request import Progress, Request
-from jangin.compiler.source import Source
+from jangin.compiler.source import Files, Source
 from jangin.frontends.format import ModelSource, paired
 from jangin.ir.errors import CompileError
 from jangin.options import Options
@@ -42,12 +42,15 @@ def _new_turn() -> None:
 in_children(_new_turn)
 
 
-def ready_soon(apart: Apart, model: ModelSource, options: Options, progress: Progress | None) -> Any:
+def ready_soon(
+    apart: Apart, model: ModelSource, options: Options, progress: Progress | None, lacking: bool
+) -> Any:
     """Return the model from the cache, or else an `Awaited` one, which `apart` compiles. Return the compiled
-    model if NumPy can't compute it."""
+    model if NumPy can't compute it. A cache that is off or empty (`lacking`) isn't asked, which would take
+    the hashes of the model and of the compiler."""
     local.device_for(options.target, origin(options.asked))
-    source = Source.of(paired(model, options.weights))
-    kept = local.kept(model, options, source)
+    source = (Files if lacking else Source).of(paired(model, options.weights))
+    kept = local.kept(model, options, source) if isinstance(source, Source) else None
     if kept is not None:
         return kept
     task = _Task(apart, *_from_anywhere(model, options), source, progress)
@@ -76,7 +79,7 @@ class _Task:
         apart: Apart,
         model: ModelSource,
         options: Options,
-        source: Source | None,
+        source: Files | None,
         progress: Progress | None,
     ) -> None:
         self._model, self._options, self._source = model, options, source

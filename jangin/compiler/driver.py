@@ -125,10 +125,11 @@ def compile_by(options: Options, model: Any, progress: Progress | None = None, *
     """Do what `compile` does, with the options in one record. `example` holds the inputs, keyword inputs and
     free sizes with which a PyTorch module is exported."""
     if not options.wait and _may_go_ahead(options, model, example):
-        begun = Apart(_lacks_all(options), background=True)
+        lacking = _lacks_all(options)
+        begun = Apart(lacking, background=True)
         from jangin.compiler.awaited import ready_soon
 
-        return ready_soon(begun, model, options, progress)
+        return ready_soon(begun, model, options, progress, lacking)
     with kept_interrupts(), _compiler(options) as apart:
         from jangin.runtime.device import begin
 

@@ -98,7 +98,7 @@ def _kept(use: Callable[[Compiled], T], request: Request, entries: Cache) -> T |
     return used
 
 
-def kept(model: ModelSource, options: Options, source: Source | None) -> Runnable | None:
+def kept(model: ModelSource, options: Options, source: Source) -> Runnable | None:
     """Return the model of this source from the cache, ready to run, or None if the cache doesn't have it."""
     request = Request(paired(model, options.weights), options.but(threads=counted(options.threads)), source)
     entries = request.entries

@@ -54,19 +54,27 @@ def evaluated(node: Node, constants: Mapping[str, Array], values: Mapping[str, V
 
 
 def variables(value: Any, inside: Callable[[Graph], Iterable[Var]] = lambda graph: ()) -> Iterator[Var]:
-    """Yield every variable that an attribute mentions. `inside` returns the variables of a nested graph."""
-    if isinstance(value, Mapping):
-        yield from variables(tuple(value.values()), inside)
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from variables(item, inside)
-    elif isinstance(value, Expr):
-        yield from free_vars(value)
-    elif isinstance(value, Stmt):
-        for s in statements(value):
-            yield from variables(expressions(s))
-    elif isinstance(value, Stage):
-        extents = tuple(a.extent for a in (*value.axes, *value.reduce_axes))
-        yield from variables((value.body, value.epilogue, value.out.shape, extents))
-    elif isinstance(value, Graph):
-        yield from inside(value)
+    """Yield every variable that an attribute mentions, in no certain order. `inside` returns the variables of
+    a nested graph."""
+    waiting = [value]
+    while waiting:
+        part = waiting.pop()
+        if part.__class__ in _PLAIN:
+            continue
+        if isinstance(part, (tuple, list)):
+            waiting += part
+        elif isinstance(part, Expr):
+            yield from free_vars(part)
+        elif isinstance(part, Stmt):
+            waiting += (e for s in statements(part) for e in expressions(s))
+        elif isinstance(part, Stage):
+            extents = (a.extent for a in (*part.axes, *part.reduce_axes))
+            waiting += (part.body, part.epilogue, *part.out.shape, *extents)
+        elif isinstance(part, Graph):
+            yield from inside(part)
+        elif isinstance(part, Mapping):
+            waiting += part.values()
+
+
+_PLAIN = frozenset({int, float, str, bool, bytes, type(None)})
+"""The types of most parts of attributes. They mention no variable."""

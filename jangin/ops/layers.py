@@ -124,7 +124,9 @@ def trees(
     return np.concatenate([np.zeros((0, targets)), *parts])
 
 
-def _scores(x: Array, table: Mapping[str, Array], modes: Sequence[int], targets: int, aggregate: str) -> Array:
+def _scores(
+    x: Array, table: Mapping[str, Array], modes: Sequence[int], targets: int, aggregate: str
+) -> Array:
     count = table["root"].size
     at = np.broadcast_to(table["root"], (len(x), count))
     for _ in range(int(table["depth"].max(initial=0))):
@@ -135,7 +137,9 @@ def _scores(x: Array, table: Mapping[str, Array], modes: Sequence[int], targets:
     before = np.cumsum(counts) - counts
     added = np.repeat(first - before, counts) + np.arange(counts.sum())  # each leaf's weights, in order
     rows = np.repeat(np.repeat(np.arange(len(x)), count), counts)
-    combined, start = {"MIN": (np.minimum, np.inf), "MAX": (np.maximum, -np.inf)}.get(aggregate, (np.add, 0.0))
+    combined, start = {"MIN": (np.minimum, np.inf), "MAX": (np.maximum, -np.inf)}.get(
+        aggregate, (np.add, 0.0)
+    )
     scores = np.full((len(x), targets), start)
     combined.at(scores, (rows, table["target"][added]), table["weight"][added])
     if aggregate == "AVERAGE":

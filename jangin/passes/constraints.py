@@ -31,7 +31,10 @@ def constraints(graph: Graph) -> dict[Expr, Sources]:
         is_kernel = isinstance(node.attrs, Kernel)
         inner = node.of(Kernel).body if is_kernel else graph
         for part in inner.nodes if is_kernel else (node,):
-            needed = [*(eq(a, b) for a, b in _pairs(inner, part)), *_sizes(inner, part)]
+            needed = [
+                *(eq(a, b) for a, b in _pairs(inner, part) if a is not b and a != b),
+                *_sizes(inner, part),
+            ]
             nest: object = None
             if isinstance(part.attrs, LoopNest):  # a nest that a pass made once is one object
                 nest = id(part.attrs.body), part.attrs.requires
@@ -159,7 +162,9 @@ def _pairs(graph: Graph, node: Node) -> Iterator[Pair]:
 def _sizes(graph: Graph, node: Node) -> Iterator[Expr]:
     """Return the conditions that no size of the node's results is negative. A window's output size is
     negative if its input is smaller than the window."""
-    return (d >= 0 for name in node.outputs for d in graph.shape(name))
+    return (
+        d >= 0 for name in node.outputs for d in graph.shape(name) if not isinstance(d, Const) or d.value < 0
+    )
 
 
 def _reads(graph: Graph, node: Node) -> Iterator[Expr]:

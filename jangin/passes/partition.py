@@ -151,7 +151,9 @@ def defined(node: Node) -> tuple[Var, ...]:
 
 def needed_symbols(graph: Graph, node: Node) -> set[Var]:
     """Return the size symbols that must be known before a node runs."""
-    symbols = set(variables(node.attrs.named(), _graph_variables)) & graph.symbols.keys()
+    symbols = set[Var]()
+    if graph.symbols:
+        symbols = set(variables(node.attrs.named(), _graph_variables)) & graph.symbols.keys()
     if is_step(node):
         return symbols.difference(defined(node))
     return symbols.union(*(free_vars(d) for name in node.outputs for d in graph.shape(name)))

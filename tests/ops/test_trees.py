@@ -82,7 +82,9 @@ def check(op: str, outputs: list[str], seed: str, attrs: dict[str, Any]) -> None
     exe = jangin.compile(made, threads=1, cache=False, isolated=False)
     first = interpreted(made, Options(), lambda: False)
     wanted = session.run(None, {"x": rows})
-    for got, want in zip([*exe.run({"x": rows}).values(), *first.run({"x": rows}).values()], wanted * 2, strict=True):
+    for got, want in zip(
+        [*exe.run({"x": rows}).values(), *first.run({"x": rows}).values()], wanted * 2, strict=True
+    ):
         what = f"{op} of the trees of {seed}"
         if attrs.get("post_transform", "NONE") == "NONE" or got.dtype != np.float32:
             np.testing.assert_array_equal(got, want, what)
