@@ -36,7 +36,7 @@ class Asked:
                 f"the data has no column {missing!r}, but {there}: give inputs={{input: column}} for the "
                 f"inputs {', '.join(self.inputs)}"
             )
-        outputs = {s.name: (str(s.dtype), len(s.shape) == 1) for s in self.outputs}
+        outputs = {s.name: (str(s.dtype), len(s.shape) - 1) for s in self.outputs}
         twice = next((n for n in [*outputs, PROBLEM] if n in keep), None)
         if twice is not None:
             raise ValueError(f"the result would have two columns {twice!r}: leave it out of keep=")

@@ -50,9 +50,19 @@ def _function(
 
         task = TaskContext.get()
         count = threads or (task.cpus() if task is not None else 1)
-        return run_frames(columns, sent(), count, frames)
+        for frame in run_frames(columns, sent(), count, frames):
+            yield _plain(columns, frame)
 
     return work
+
+
+def _plain(columns: Columns, frame: Any) -> Any:
+    """Return a frame with its lists as objects. Spark's converter takes no missing lists of Arrow."""
+    import pandas as pd
+
+    lists = [name for name, (_, axes) in columns.outputs.items() if axes]
+    cells = {name: frame[name].to_numpy(dtype=object, na_value=None) for name in lists}
+    return frame.assign(**{n: pd.Series(c, frame.index, dtype=object) for n, c in cells.items()})
 
 
 def _type(spec: TensorSpec) -> Any:

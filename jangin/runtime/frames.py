@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,10 +19,10 @@ class Columns(NamedTuple):
     """The columns of a frame that a model reads, and those that its results keep.
 
     `inputs` has one column of values for each input, or a list of columns that make up a row. `outputs` has
-    the NumPy name of each output's dtype, and whether its rows are single numbers."""
+    the NumPy name of each output's dtype, and the number of axes of a row."""
 
     inputs: Mapping[str, str | Sequence[str]]
-    outputs: Mapping[str, tuple[str, bool]]
+    outputs: Mapping[str, tuple[str, int]]
     keep: Sequence[str]
 
     def run(self, sent: Sent, threads: int | None, frame: Any) -> Any:
@@ -47,12 +48,17 @@ class Columns(NamedTuple):
         cells = frame[columns if isinstance(columns, str) else [*columns]]
         return cells.to_numpy()
 
-    def _dtype(self, name: str) -> str:
-        """Return the pandas dtype of an output. Numbers without a NaN get a type that has missing values."""
-        dtype, single = self.outputs[name]
+    def _dtype(self, name: str) -> Any:
+        """Return the pandas dtype of an output. Numbers without a NaN get a type that has missing values, and
+        rows of numbers get Arrow's type of lists."""
+        dtype, axes = self.outputs[name]
         kind = np.dtype(dtype).kind
-        if not single or kind not in "biuf":
+        if kind not in "biuf":
             return "object"
+        if axes:
+            import pandas as pd
+
+            return pd.ArrowDtype(_lists(dtype, axes))
         return (
             dtype if kind == "f" else "boolean" if kind == "b" else dtype.replace("i", "I").replace("u", "U")
         )
@@ -61,19 +67,48 @@ class Columns(NamedTuple):
         """Return an output's cells. Bad rows have none."""
         import pandas as pd
 
-        bad = made.bad
-        dtype = self._dtype(name)
-        if dtype == "object":
+        bad, (dtype, axes) = made.bad, self.outputs[name]
+        numbers = np.dtype(dtype).kind in "biuf"
+        if axes and numbers:
+            return pd.arrays.ArrowExtensionArray(_as_lists(values, dtype, axes, bad))
+        if not numbers:
             cells = np.empty(len(values), object)
             for row, value in enumerate(values):
                 cells[row] = None if bad[row] else nested(value)
             return cells
-        if np.dtype(self.outputs[name][0]).kind == "f":
+        if np.dtype(dtype).kind == "f":
             values[bad] = np.nan
             return values
-        column = pd.array(values, dtype=dtype)
+        column = pd.array(values, dtype=self._dtype(name))
         column[bad] = None
         return column
+
+
+def _lists(dtype: str, axes: int) -> Any:
+    """Return Arrow's type of rows: lists of numbers within lists."""
+    import pyarrow as pa
+
+    kind = pa.from_numpy_dtype(dtype)
+    for _ in range(axes):
+        kind = pa.list_(kind)
+    return kind
+
+
+def _as_lists(values: Array, dtype: str, axes: int, bad: Array) -> Any:
+    """Return rows of numbers as an array of Arrow, with nulls for bad rows.
+
+    It is one block of memory, which travels between processes and into files as it is."""
+    import pyarrow as pa
+
+    if values.dtype == object:  # rows of different shapes
+        cells = [None if bad[row] else nested(value) for row, value in enumerate(values)]
+        return pa.array(cells, _lists(dtype, axes))
+    lists = pa.array(values.reshape(-1))
+    for axis in range(axes, 0, -1):
+        size = values.shape[axis]
+        starts = pa.array(np.arange(math.prod(values.shape[:axis]) + 1) * size, pa.int32())
+        lists = pa.ListArray.from_arrays(starts, lists, mask=pa.array(bad) if axis == 1 else None)
+    return lists
 
 
 def nested(value: Any) -> Any:

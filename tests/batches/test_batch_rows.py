@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 from typing import Any
 
 import numpy as np
@@ -9,7 +11,9 @@ import onnx.parser
 import pytest
 
 import jangin
+from jangin.batches.api import _compiled
 from jangin.batches.asked import Asked
+from jangin.options import Options
 from jangin.runtime.compiled import signature
 from jangin.runtime.rows import LOADS, Rows, Sent, batch_size, told
 
@@ -142,9 +146,6 @@ def test_reasons_are_short_and_safe() -> None:
 
 
 def test_a_process_loads_a_model_once() -> None:
-    from jangin.batches.api import _compiled
-    from jangin.options import Options
-
     _, data = _compiled(onnx.parser.parse_model(TABLE), Options())
     before = len(LOADS)
     for _ in range(3):
@@ -160,8 +161,8 @@ def test_columns_are_checked_before_anything_runs() -> None:
         return Asked(Sent("", b"", 1), specs, {"x": "x", "i": "i", **inputs}, True, keep, None, None)
 
     assert asked(x=["a", "b"]).columns(["a", "b", "i"]).outputs == {
-        "y": ("float32", False),
-        "k": ("int64", True),
+        "y": ("float32", 1),
+        "k": ("int64", 0),
     }
     with pytest.raises(ValueError, match="no column 'x', but a, i"):
         asked().columns(["a", "i"])
@@ -172,6 +173,47 @@ def test_columns_are_checked_before_anything_runs() -> None:
             asked().columns(["x", "i", name])
     with pytest.raises(ValueError, match="one value a row"):
         asked().only_input("an array")
+
+
+def framed(text: str, x: list[Any]) -> Any:
+    """Return the results of a frame whose column `x` is a model's only input."""
+    pd = pytest.importorskip("pandas", reason="pandas isn't installed")
+    pytest.importorskip("pyarrow", reason="pyarrow isn't installed")
+    compiled, data = _compiled(onnx.parser.parse_model(text), Options())
+    sent = Sent(hashlib.sha256(data).hexdigest(), data, 32)
+    asked = Asked(sent, signature(compiled)[1], {"x": "x"}, False, [], 1, None)
+    columns, frame = asked.columns(["x"]), pd.DataFrame({"x": pd.Series(x, dtype=object)})
+    found = columns.run(sent, 1, frame)
+    assert (columns.empty(frame).dtypes == found.dtypes).all(), "Dask is told the types beforehand"
+    return found
+
+
+@pytest.mark.parametrize("name", ["float", "float16", "int64", "bool"])
+def test_rows_of_numbers_are_lists_of_arrow(name: str) -> None:
+    text = f"{HEAD} g ({name}[n,2,3] x) => ({name}[n,2,3] y) {{ y = Transpose<perm=[0,1,2]>(x) }}"
+    rng = np.random.default_rng(7)
+    values = [(rng.random((2, 3)) * 9).astype(name.replace("float", "float32") if name == "float" else name)
+              for _ in range(5)]  # fmt: skip
+    found = framed(text, [*values[:2], "no row", *values[2:]])["y"]
+    assert found.isna().tolist() == [False, False, True, False, False, False]
+    for row, wanted in zip(found.drop(2).to_numpy(), values, strict=True):
+        assert [part.dtype for part in row] == [wanted.dtype] * 2
+        np.testing.assert_array_equal(np.stack(row), wanted)
+
+
+def test_rows_of_different_shapes_are_lists_of_arrow() -> None:
+    text = f"{HEAD} g (float[n,m] x) => (float[n,m] y) {{ y = Add(x, x) }}"
+    found = framed(text, [np.full(n, n, np.float32) for n in (3, 1, 0, 2)])["y"]
+    assert [row.tolist() for row in found.to_numpy()] == [[6.0] * 3, [2.0], [], [4.0] * 2]
+
+
+def test_results_travel_as_one_block() -> None:
+    """Workers send results to each other and to the client. A pickled object for each row took longer than
+    many models."""
+    text = f"{HEAD} g (float[n,4] x) => (float[n,4] y) {{ y = Neg(x) }}"
+    rows = np.random.default_rng(3).random((2048, 4)).astype(np.float32)
+    found = framed(text, [*rows])[["y"]]
+    assert len(pickle.dumps(found)) < rows.nbytes + 2048 * 4 + 5000  # numbers, where each row ends, names
 
 
 @pytest.mark.parametrize("name", ["rows", "workers"])
