@@ -154,6 +154,12 @@ def study(
     farm: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Measure on a Dask cluster's workers: tcp://host:8786.")
     ] = "",
+    again: Annotated[
+        str, typer.Option(metavar="KINDS", help="Measure rows again that are failed, crowded or both.")
+    ] = "",
+    quiet: Annotated[
+        str, typer.Option(metavar="COMMAND", help="A command that keeps others away while engines are timed.")
+    ] = "",
 ) -> None:
     """Study which engine is best for models on this machine: time, memory, errors and energy in one report.
     The same command goes on with a study that was interrupted."""
@@ -162,7 +168,7 @@ def study(
     whole = work(
         models or [], context.obj, output, engines, threads, batch, precision, energy, meter or [], products,
         baseline, data, shape or [], rounds, seconds, timeout, devices, tune,
-        host, target, farm,
+        host, target, farm, again, quiet,
     )  # fmt: skip
     if not whole:
         raise typer.Exit(130)  # as a shell reports a program that Ctrl-C ended

@@ -35,7 +35,7 @@ from jangin.study.host import Host
 from jangin.study.products import Product, parse_sizes, products_of, write_products
 from jangin.study.rows import CPU, Row, RowFile
 from jangin.study.run import Progress, run
-from jangin.study.settings import RECORD, ROWS
+from jangin.study.settings import RECORD, ROWS, recorded_engines
 from jangin.study.settings import Settings as StudySettings
 from jangin.study.tables import ALL, Table
 from jangin.targets import resolve
@@ -68,12 +68,14 @@ def study(
     host: str = "",
     target: str | None = None,
     farm: str = "",
+    again: str = "",
+    quiet: str = "",
 ) -> bool:
     """Measure what a study lacks, and write its report into the folder `output`. Return False if it was
     interrupted. The rows so far are in the report then.
 
-    `farm` is the address of a Dask scheduler. Each kind of device there has a study in a folder of its
-    own."""
+    `farm` is the address of a Dask scheduler. Each kind of device there has a study in a folder of its own.
+    `again` lists the kinds of rows that are measured again, and `quiet` is a command around what is timed."""
     if not models and not products:
         raise ValueError("there is nothing to study: give models, or --products 64..4096")
     for model in models:
@@ -111,11 +113,12 @@ def study(
         host,
         "" if there is None else target or there.target,
         {} if there is None else there.about,
+        quiet,
+        tuple(filter(None, again.split(","))),
     )
-    base = baseline or next((e for e in (BASELINE, *chosen) if e in chosen and e not in OURS), chosen[0])
-    if base not in chosen:
-        raise ValueError(f"--baseline {base!r} is none of the engines: {', '.join(chosen)}")
-    return _studied(asked, output, settings, base, farm)
+    if baseline and baseline not in chosen:
+        raise ValueError(f"--baseline {baseline!r} is none of the engines: {', '.join(chosen)}")
+    return _studied(asked, output, settings, baseline, farm)
 
 
 def convolutions(models: Sequence[Path], how: Options) -> tuple[Product, ...]:
@@ -128,19 +131,20 @@ def convolutions(models: Sequence[Path], how: Options) -> tuple[Product, ...]:
     return tuple(dict.fromkeys(products))
 
 
-def _studied(asked: StudySettings, output: Path, settings: Settings, base: str, farm: str) -> bool:
+def _studied(asked: StudySettings, output: Path, settings: Settings, baseline: str, farm: str) -> bool:
     """Measure, here or on a farm, and write the reports. Return False if it was interrupted."""
-    chosen, interrupted = asked.engines, False
+    interrupted = False
     try:
         with tempfile.TemporaryDirectory() as aside:
             multiplied = write_products(Path(aside), asked.products)
             asked = replace(asked, models=(*asked.models, *multiplied))
             if farm:
-                wanted = sum(len(asked.engines_of(g)) for g in asked.groups())
                 kinds = _on_farm(farm, asked, output, settings)
+                once = replace(asked, again=())
+                left = {kind: bool(once.left(RowFile(output / kind / ROWS))) for kind in kinds}
                 for kind, records in kinds.items():
-                    _report(output / kind, records, chosen, base, len(records) < wanted)
-                return all(len(records) >= wanted for records in kinds.values())
+                    _report(output / kind, records, baseline, left[kind])
+                return not any(left.values())
             rows = _measure(asked, output, settings)
     except KeyboardInterrupt:
         interrupted = True
@@ -148,13 +152,16 @@ def _studied(asked: StudySettings, output: Path, settings: Settings, base: str, 
             terminal(error=True).print("interrupted before anything was measured")
             return False
         rows = RowFile(output / ROWS).rows
-    _report(output, rows, chosen, base, interrupted)
+    _report(output, rows, baseline, interrupted)
     return not interrupted
 
 
-def _report(output: Path, rows: Sequence[Row], engines: Sequence[str], base: str, interrupted: bool) -> None:
-    """Write the report, and print its tables."""
-    console = terminal()
+def _report(output: Path, rows: Sequence[Row], baseline: str, interrupted: bool) -> None:
+    """Write the report of a study's folder, and print its tables. The baseline is the first that is there of
+    the chosen one, `BASELINE` and the peers."""
+    console, engines = terminal(), recorded_engines(output)
+    peers = (e for e in (BASELINE, *engines) if e in engines and e not in OURS)
+    base = baseline or next(peers, engines[0])
     for table in report.write(output, rows, engines, base):
         if table.title != ALL:  # too wide for a terminal
             console.print(_shown(table))

@@ -89,7 +89,7 @@ def _of_kind(cluster: Cluster, held: Held, kind: str, folder: Path, progress: _C
     there = cluster.anywhere(kind, _machine).result()
     open_folder(folder, held.settings, there)
     file = RowFile(folder / ROWS)
-    left = [(g, m) for g in held.settings.groups() if (m := file.missing(g, held.settings.engines_of(g)))]
+    left = held.settings.left(file)
     progress.add(sum(len(m) for _, m in left))
     futures = {cluster.anywhere(kind, Held.rows, *one, retries=TRIES - 1): one for one in left}
     for future in cluster.as_completed([*futures]):

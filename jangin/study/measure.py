@@ -26,6 +26,7 @@ from jangin.energy import EnergyError, Idle, Sampler, Wanted, joules_per_call, r
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.study.host import Host, NotEmitted, started
+from jangin.study.quiet import quiet
 from jangin.study.rows import Group, Row
 
 WRONG = {"float32": 1e-2, "float16": 0.1, "int8": 0.5}
@@ -56,7 +57,7 @@ class Asked:
 class How:
     """How a group is measured. `wanted` are the sources of energy figures, if any are wanted. `folder` is for
     outputs. `host` is the machine that measures, if it isn't this one. `own_error()` is what quantizing
-    itself changed, as a share of an output's largest value."""
+    itself changed, as a share of an output's largest value. `quiet` is a command around what is timed."""
 
     rounds: int
     seconds: float
@@ -65,6 +66,7 @@ class How:
     folder: Path
     host: Host | None = None
     own_error: Callable[[], float] = lambda: 0.0
+    quiet: str = ""
 
 
 def measure_group(
@@ -77,26 +79,13 @@ def measure_group(
 ) -> None:
     """Measure a group, and hand each row to `keep`. If it is interrupted, the turns so far are kept as rows
     that aren't whole."""
-    base = asdict(group)
-    for one in asked:
-        if one.job is None:
-            keep(Row(**base, engine=one.engine, problem=one.problem))
     with ExitStack() as stack:
-        alive: dict[str, tuple[Worker, Row]] = {}
-        for number, one in enumerate(a for a in asked if a.job is not None):
-            tell(0.2 * number / len(asked), f"{one.engine}: compiling")
-            assert one.job is not None
-            try:
-                worker = stack.enter_context(started(how.host, one.job, how.limit))
-            except NotEmitted as error:
-                keep(Row(**base, engine=one.engine, how=one.how, problem=str(error)))
-                continue
-            row = _checked(worker, Row(**base, engine=one.engine, how=one.how), reference, how)
-            if row.problem:
-                keep(row)
-            else:
-                alive[one.engine] = worker, row
+        alive = _started(stack, group, asked, reference, how, keep, tell)
+        if not alive:
+            return
         core = stack.enter_context(Worker(Job("fma", 1))) if how.host is None else None
+        tell(0.2, "turns")
+        stack.enter_context(quiet(how.quiet))
         turns: dict[str, list[Turn]] = {}
         options = Options(rounds=how.rounds, seconds=how.seconds)
         workers = [worker for worker, _ in alive.values()]
@@ -115,6 +104,38 @@ def measure_group(
                 keep(row)
             return
         _with_energy(timed, how.wanted, keep, lambda done, what: tell(0.6 + 0.4 * done, what))
+
+
+def _started(
+    stack: ExitStack,
+    group: Group,
+    asked: Sequence[Asked],
+    reference: tuple[Mapping[str, Array], str],
+    how: How,
+    keep: Callable[[Row], None],
+    tell: Tell,
+) -> dict[str, tuple[Worker, Row]]:
+    """Start a group's engines, and return those that can be timed, with their rows so far. The rows of others
+    go to `keep`. The engines end with `stack`."""
+    base = asdict(group)
+    alive: dict[str, tuple[Worker, Row]] = {}
+    for number, one in enumerate(asked):
+        row = Row(**base, engine=one.engine, how=one.how, problem=one.problem)
+        if one.job is None:
+            keep(row)
+            continue
+        tell(0.2 * number / len(asked), f"{one.engine}: compiling")
+        try:
+            worker = stack.enter_context(started(how.host, one.job, how.limit))
+        except NotEmitted as error:
+            keep(replace(row, problem=str(error)))
+            continue
+        row = _checked(worker, row, reference, how)
+        if row.problem:
+            keep(row)
+        else:
+            alive[one.engine] = worker, row
+    return alive
 
 
 def _checked(worker: Worker, row: Row, reference: tuple[Mapping[str, Array], str], how: How) -> Row:

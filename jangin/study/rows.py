@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,11 @@ from typing import Any
 from jangin.files import writing
 from jangin.ir.records import dataclass
 
+FAILED, CROWDED = "failed", "crowded"
+"""The kinds of rows that a study measures again if it is asked to: those with a problem, and those beside
+which other processes worked."""
+BUSY = 0.5
+"""A row is crowded if other processes kept more cores busy than this."""
 CPU = "cpu"
 """The device of all engines. Others are those that Jangin compiles for."""
 
@@ -72,6 +77,10 @@ class Row:
     def group(self) -> Group:
         return Group(self.model, self.precision, self.batch, self.threads, self.device)
 
+    def is_any(self, kinds: Collection[str]) -> bool:
+        """Return whether the row is of one of some kinds."""
+        return (FAILED in kinds and bool(self.problem)) or (CROWDED in kinds and self.crowd > BUSY)
+
     @property
     def joules(self) -> float | None:
         """The joules of a call above rest, or None if they weren't measured."""
@@ -109,9 +118,10 @@ class RowFile:
             os.fsync(file.fileno())
         self._rows[row.group, row.engine] = row
 
-    def missing(self, group: Group, engines: Iterable[str]) -> list[str]:
-        """Return the engines that have no whole row in a group."""
-        return [e for e in engines if not (r := self._rows.get((group, e))) or not r.whole]
+    def missing(self, group: Group, engines: Iterable[str], again: Collection[str] = ()) -> list[str]:
+        """Return the engines that have no whole row in a group, or one of the kinds `again`."""
+        rows = {e: self._rows.get((group, e)) for e in engines}
+        return [e for e, row in rows.items() if row is None or not row.whole or row.is_any(again)]
 
     @property
     def rows(self) -> list[Row]:

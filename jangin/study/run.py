@@ -49,7 +49,7 @@ def _measured(
 ) -> list[Row]:
     """Measure the rows that a study's file lacks, and return all."""
     file = RowFile(folder / ROWS)
-    left = [(g, m) for g in settings.groups() if (m := file.missing(g, settings.engines_of(g)))]
+    left = settings.left(file)
     total, done = sum(len(missing) for _, missing in left), 0
     wanted = Wanted(settings.meters, root) if settings.energy else None
     host = Host(settings.host) if settings.host and left else None
@@ -70,7 +70,10 @@ def _measured(
             reference = models.reference(group.model, group.batch)
             with tempfile.TemporaryDirectory() as aside:
                 own = partial(models.own_error, group)
-                how = How(settings.rounds, settings.seconds, settings.limit, wanted, Path(aside), host, own)
+                how = How(
+                    settings.rounds, settings.seconds, settings.limit, wanted, Path(aside), host, own,
+                    settings.quiet,
+                )  # fmt: skip
                 measure_group(group, asked, reference, how, file.add, tell)
         done += len(engines)
     return file.rows

@@ -19,12 +19,15 @@ from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 from jangin.study.host import machine_of
 from jangin.study.products import Product, by_name
-from jangin.study.rows import CPU, Group
+from jangin.study.rows import CPU, CROWDED, FAILED, Group, RowFile
 from jangin.version import __version__
 
 RECORD, ROWS, MODELS, LOCK = "settings.json", "rows.jsonl", "models", ".lock"
 """A study's settings, its rows, its folder of prepared models, and its lock, in the report's folder."""
 PRECISIONS = ("float32", "float16", "int8")
+PARTS = ("engines", "threads", "batches", "precisions", "products", "devices")
+"""The settings whose values have rows of their own. A study may be measured by values that its folder hasn't
+had before."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,10 @@ class Settings:
     """The target of that machine."""
     about: Mapping[str, str] = field(default_factory=dict)
     """The description that this machine gives of itself."""
+    quiet: str = ""
+    """A command that runs around what is timed, as `study.quiet` tells."""
+    again: tuple[str, ...] = ()
+    """The kinds of rows that are measured again, FAILED and CROWDED."""
 
     def groups(self) -> Iterator[Group]:
         """Yield all groups. Matrix products have one precision and no batch. A device other than the
@@ -74,6 +81,11 @@ class Settings:
                     for device in self.devices:
                         if device != CPU:
                             yield Group(model.stem, precision, batch, max(self.threads), device)
+
+    def left(self, file: RowFile) -> list[tuple[Group, list[str]]]:
+        """Return the groups that lack rows in a file, with the engines that lack them."""
+        lacking = ((g, file.missing(g, self.engines_of(g), self.again)) for g in self.groups())
+        return [(group, engines) for group, engines in lacking if engines]
 
     def engines_of(self, group: Group) -> tuple[str, ...]:
         """Return the engines of a group: for products, libraries of products too, and on a device other than
@@ -96,6 +108,9 @@ class Settings:
         if twice is not None:
             raise ValueError(f"two models are called {twice!r}: rename one, so that rows can be told apart")
         unknown = next((p for p in self.precisions if p not in PRECISIONS), None)
+        odd = next((k for k in self.again if k not in (FAILED, CROWDED)), None)
+        if odd is not None:
+            raise ValueError(f"--again {odd!r} is unknown: there are {FAILED} and {CROWDED}")
         if "tuned" in self.engines and not self.tune:
             raise ValueError("the engine tuned needs the time to tune in: give --tune 60s")
         if unknown is not None:
@@ -103,16 +118,17 @@ class Settings:
 
 
 def open_folder(folder: Path, settings: Settings, on: Mapping[str, Any] | None = None) -> bool:
-    """Make the folder of a new study, or check that it holds a study of these settings. Return whether the
-    study is resumed. `on` describes the machine, by default this one.
+    """Make the folder of a new study, or go on with the study that it holds. Return whether it held one.
+    `on` describes the machine, by default this one.
 
-    Raises ValueError if the folder has a study of other settings, or files that are of no study."""
+    Other models, engines, and other values of `PARTS` join the study. Raises ValueError if the folder has a
+    study of other settings, or files that are of no study."""
     record = folder / RECORD
     now = {**_record(settings), **({} if on is None else {"machine": {**on}})}
     if record.is_file():
         try:
             before = json.loads(record.read_text(encoding="utf-8"))
-            differing = [f"{n} was {before[n]!r} and is {now[n]!r}" for n in now if before[n] != now[n]]
+            whole, differing = _joined(before, now)
         except (ValueError, KeyError, TypeError):
             raise ValueError(f"{record} is no record of a study: give another folder") from None
         if differing:
@@ -120,6 +136,8 @@ def open_folder(folder: Path, settings: Settings, on: Mapping[str, Any] | None =
                 f"{folder} holds a study of other settings: {'; '.join(differing)}. "
                 "Give the same settings to go on with it, or another folder"
             )
+        if whole != before:
+            write_text(record, json.dumps(whole, indent=1) + "\n")
         return True
     there = sorted(p for p in folder.iterdir() if p.name != LOCK) if folder.is_dir() else []
     if there:
@@ -129,6 +147,23 @@ def open_folder(folder: Path, settings: Settings, on: Mapping[str, Any] | None =
         folder.mkdir(parents=True, exist_ok=True)
     write_text(record, json.dumps(now, indent=1) + "\n")
     return False
+
+
+def _joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the record of a study that has the values of both records, and what keeps them apart."""
+    models = before["models"] | {n: d for n, d in now["models"].items() if n not in before["models"]}
+    whole = {n: before[n] for n in now} | {"models": models}
+    for name in PARTS:
+        whole[name] = [*before[name], *(v for v in now[name] if v not in before[name])]
+    alone = [n for n in now if n not in (*PARTS, "models") and before[n] != now[n]]
+    differing = [f"{n} was {before[n]!r} and is {now[n]!r}" for n in alone]
+    changed = [name for name, digest in now["models"].items() if models[name] != digest]
+    return whole, differing + [f"the model {name!r} has other bytes" for name in changed]
+
+
+def recorded_engines(folder: Path) -> tuple[str, ...]:
+    """Return the engines of the study in a folder."""
+    return tuple(json.loads((folder / RECORD).read_text(encoding="utf-8"))["engines"])
 
 
 @contextmanager
@@ -158,7 +193,8 @@ def locked(folder: Path) -> Iterator[None]:
 def _record(settings: Settings) -> dict[str, Any]:
     """Return everything on which a study's figures depend, as plain data."""
     told = asdict(settings)
-    del told["models"], told["limit"], told["about"]
+    for name in ("models", "limit", "about", "quiet", "again"):
+        del told[name]
     there = machine_of(settings.about, settings.target) if settings.host else machine()
     plain: dict[str, Any] = json.loads(json.dumps(told))
     models = {m.stem: _digest(m) for m in settings.models}

@@ -27,7 +27,7 @@ def test_a_study_of_a_small_model(cli: Cli, model: Path, tmp_path: Path) -> None
     assert "small, float32, batch 2, 1 thread\t" in done.out and f"written to {report}" in done.out
     assert {"index.html", "report.md", "rows.csv", "rows.jsonl"} <= {p.name for p in report.iterdir()}
     done = cli("study", model, *QUICK, "-o", report)
-    assert done.status == 1 and "other settings: batches was [1, 2] and is [1]" in done.err
+    assert done.status == 1 and "other settings: batch_symbol was 'batch' and is ''" in done.err
 
 
 def test_ctrl_c_leaves_a_report(

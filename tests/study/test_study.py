@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -26,7 +27,7 @@ from jangin.study import settings as folders
 from jangin.study.models import Models, Unprepared
 from jangin.study.rows import Group, Row, RowFile
 from jangin.study.run import run
-from jangin.study.settings import Settings
+from jangin.study.settings import Settings, recorded_engines
 from jangin.study.tables import label
 
 QUICK = {"rounds": 1, "seconds": 0.01}
@@ -120,7 +121,7 @@ def test_the_folder_of_another_study_is_refused(study: Study, model: Path, tmp_p
         study("unreadable", rounds=3)
     assert study("unreadable", limit=50.0), "how long an engine may take changes no figure"
     model.write_bytes(model.read_bytes() + b"\n")
-    with pytest.raises(ValueError, match="other settings: models was"):
+    with pytest.raises(ValueError, match="other settings: the model 'small' has other bytes"):
         study("unreadable")
     (report / "settings.json").write_text("{}")
     with pytest.raises(ValueError, match="no record of a study"):
@@ -131,6 +132,59 @@ def test_the_folder_of_another_study_is_refused(study: Study, model: Path, tmp_p
 
 
 @pytest.mark.sampled(2)
+def test_a_study_is_measured_in_parts(study: Study, model: Path, tmp_path: Path) -> None:
+    """Other engines, models and threads join the study, and each row is measured once."""
+    first = study("unreadable")["unreadable"]
+    study("raising", threads=(2,))
+    other = model.with_name("other.onnx")
+    other.write_bytes(model.read_bytes())
+    settings = Settings((other,), ("odd_engines:unreadable",), rounds=2, seconds=0.01)
+    rows = run(settings, tmp_path / "report", Options(), lambda *_: None, str(tmp_path / "none"))
+    assert [(r.model, r.threads, r.engine.partition(":")[2]) for r in rows] == [
+        ("small", 1, "unreadable"), ("small", 2, "raising"), ("other", 1, "unreadable"),
+    ]  # fmt: skip
+    assert rows[0] == first
+    record = json.loads((tmp_path / "report" / "settings.json").read_text())
+    assert recorded_engines(tmp_path / "report") == ("odd_engines:unreadable", "odd_engines:raising")
+    assert record["threads"] == [1, 2] and [*record["models"]] == ["small", "other"]
+
+
+def test_rows_are_measured_again_on_demand(study: Study, tmp_path: Path) -> None:
+    """The engine `mended` fails at first, as one does that wasn't installed."""
+    assert study("mended")["mended"].problem
+    (tmp_path / "mended").touch()
+    assert study("mended")["mended"].problem, "a row that is there isn't measured again"
+    assert study("mended", again=("crowded",))["mended"].problem
+    row = study("mended", again=("failed",))["mended"]
+    assert row.median > 0 and not row.problem
+    file = RowFile(tmp_path / "report" / "rows.jsonl")
+    file.add(replace(row, crowd=0.6, median=99.0))
+    assert study("mended", again=("failed",))["mended"].median == 99.0
+    assert study("mended", again=("crowded",))["mended"].median < 99.0
+    with pytest.raises(ValueError, match="--again 'slow' is unknown: there are failed and crowded"):
+        study("mended", again=("slow",))
+
+
+def test_engines_are_timed_while_a_command_keeps_quiet(study: Study, tmp_path: Path) -> None:
+    """The command begins after the engines have been compiled, and ends before the next group."""
+    log = tmp_path / "log"
+    code = f"import sys; log = open({str(log)!r}, 'a', 1); log.write('quiet\\n'); print(flush=True); " \
+           "sys.stdin.read(); log.write('end\\n')"  # fmt: skip
+    told = []
+
+    def tell(done: float, total: float, what: str) -> None:
+        told.append((what.rpartition(": ")[2], log.read_text().split() if log.exists() else []))
+
+    study("good", tell=tell, quiet=shlex.join([sys.executable, "-c", code]), threads=(1, 2))
+    assert log.read_text().split() == ["quiet", "end"] * 2
+    assert [words for what, words in told if what == "compiling"] == [[], ["quiet", "end"]]
+    assert [words for what, words in told if what == "turns"][1] == ["quiet"]
+    with pytest.raises(ValueError, match="--quiet 'false' ended with status 1 before it printed a line"):
+        study("slow", quiet="false")
+    with pytest.raises(ValueError, match="--quiet 'no-such-program' can't be started: No such file"):
+        study("slow", quiet="no-such-program")
+
+
 def test_two_studies_in_one_folder_are_refused(study: Study, tmp_path: Path) -> None:
     """The lock ends with its process, so that nothing of a killed study is in the way of the next."""
     study("unreadable")
@@ -156,7 +210,7 @@ def test_other_weights_in_a_file_of_their_own_are_another_model(study: Study, mo
     study("unreadable")
     weights = model.with_name("weights")
     weights.write_bytes(bytes(weights.stat().st_size))
-    with pytest.raises(ValueError, match="other settings: models was"):
+    with pytest.raises(ValueError, match="other settings: the model 'small' has other bytes"):
         study("unreadable")
 
 
@@ -392,7 +446,7 @@ def test_a_program_beside_the_model_is_pytorchs_own(model: Path) -> None:
     (row,) = run(plain, path.parent / "report", Options(), lambda *_: None)
     assert row.how == "from line.pt2, beside the model" and not row.problem and row.error < 1e-6
     path.with_suffix(".pt2").write_bytes(b"another")
-    with pytest.raises(ValueError, match="holds a study of other settings: models was"):
+    with pytest.raises(ValueError, match="other settings: the model 'line' has other bytes"):
         run(plain, path.parent / "report", Options(), lambda *_: None)
 
 
