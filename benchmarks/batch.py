@@ -3,13 +3,14 @@ process on one processor.
 
     python -m benchmarks.batch dask ray spark
 
-It prints the figures of `benchmarks/results/batch.json`.
+It prints the figures of `benchmarks/results/batch.json`. `--quiet` has a command as `jangin study` takes it.
 Each engine first runs once untimed, so that workers are started
 and hold the model. Ray starts actors for each run, so its time is from an actor's first call to the last.
 Two plain processes are timed in the same minute: they tell what the second processor itself brings."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -32,6 +33,7 @@ from jangin.options import Options
 from jangin.runtime.compiled import signature
 from jangin.runtime.frames import Columns
 from jangin.runtime.rows import Sent
+from jangin.study.quiet import quiet
 
 COLUMNS, WIDTH, DEPTH = 16, 1536, 3
 """The columns of a row, and the size and number of the model's hidden layers."""
@@ -198,12 +200,17 @@ def main() -> None:
     artifact, data = _compiled(made, Options())
     sent = Sent("perceptron", data, 32)
     columns = Asked(sent, tuple(signature(artifact)[1]), INPUTS, True, [], 1, 2).columns(INPUTS["x"])
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("engines", nargs="+", choices=TURNS)
+    parser.add_argument("--quiet", default="", help="a command that keeps others away from the timing")
+    args = parser.parse_args()
     kept: dict[str, Any] = {}
-    for name in sys.argv[1:]:
+    for name in args.engines:
         with globals()[name](made) as work:
             work()
-            taken = [work() for _ in range(TURNS[name])]
-        one, two = (min(processes(sent, columns, count) for _ in range(2)) for count in (1, 2))
+            with quiet(args.quiet):
+                taken = [work() for _ in range(TURNS[name])]
+                one, two = (processes(sent, columns, count) for count in (1, 2))
         ratios = {"ratio": one / min(taken), "of_processes": two / min(taken)}
         kept[name] = {"one": one, "two": min(taken), "two_processes": two, **ratios}
         print(name, kept[name], flush=True)

@@ -111,7 +111,10 @@ class _Tuning:
 
     def _run(self, start: float) -> None:
         known = {} if self.store is None else self.store.get(self.place.name)
+        there = self.cluster.workers()
+        preparing = [self.cluster.submit(d, work.prepare) for d in self.place.devices if d in there]
         kernels = {k.digest: k for k in self._ask(work.survey)}
+        del preparing  # until here: a future that nobody holds isn't computed
         transport = DaskTransport(self.cluster, self._is_here, work.race, self._answer)
         coordinator = Coordinator(
             transport,

@@ -73,6 +73,12 @@ def place(task: Task) -> str:
     return place_of(options.target, threads or default_threads(), options.libraries, options.objective)
 
 
+def prepare(task: Task) -> None:
+    """Prepare the model's kernels on this device, while another device is asked which they are."""
+    with _LOCK:
+        _prepared(task)
+
+
 def survey(task: Task) -> list[Found]:
     """Return the model's kernels on this device, with their candidates."""
     with _LOCK:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -143,6 +147,112 @@ def test_a_worker_that_is_killed_loses_nothing(farm: Any, tmp_path: Path) -> Non
     assert not nothing.outcome.findings
     assert any("isn't signed by a trusted key" in said for said in nothing.said)
     assert sum("is left out" in said for said in nothing.said) == 2
+
+
+PRELOAD = """
+import sys
+sys.path[:0] = [{tests!r}]
+
+def dask_setup(worker):
+    from jangin.farm import work
+    from test_farm import brief
+
+    brief(0.05)
+    race = work.race
+
+    def logged(task, job, device):
+        answer = race(task, job, device)
+        with open({log!r}, "a") as file:
+            print(device, job.kernel, *job.candidates, sep="|", file=file)
+        return answer
+
+    logged.__module__, logged.__qualname__ = "jangin.farm.work", "race"
+    work.race = logged
+"""
+"""A program for workers: races are brief, and each one that has ended is a line of a log."""
+
+
+class Farm:
+    """A scheduler and two workers, as a user starts them, each in a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.scheduler_address = f"tcp://127.0.0.1:{self.port}"
+        self.log, self._folder = folder / "races", folder
+        self._preload = folder / "preload.py"
+        self._preload.write_text(PRELOAD.format(tests=str(Path(__file__).parent), log=str(self.log)))
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def start(self) -> None:
+        flags = ["--name", "NAME", "--nthreads", "1", "--resources", "jangin-test=1", "--no-dashboard"]
+        self._run("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
+        for name in ("board-0", "board-1"):
+            named = [name if f == "NAME" else f for f in flags]
+            self._run("worker", self.scheduler_address, *named, "--preload", str(self._preload))
+
+    def _run(self, *words: str) -> None:
+        path = os.pathsep.join([str(Path(tuning.__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+        with open(self._folder / "dask.log", "ab") as log:
+            command = [sys.executable, "-m", "dask", *words]
+            self._running.append(
+                subprocess.Popen(
+                    command, stdout=log, stderr=log, cwd=self._folder, start_new_session=True,
+                    env={**os.environ, "PYTHONPATH": path},
+                )
+            )  # fmt: skip
+
+    def kill(self) -> None:
+        """End all processes at once, as a power cut does."""
+        for process in self._running:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        self._running.clear()
+
+    def ended(self) -> list[str]:
+        """Return the races that have ended."""
+        return self.log.read_text().splitlines() if self.log.exists() else []
+
+
+@pytest.fixture
+def true_farm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Farm]:
+    pytest.importorskip("distributed", reason="dask[distributed] isn't installed")
+    for module, name in ((jobs, "AGREE"), (coordinator, "THROTTLED")):
+        monkeypatch.setattr(module, name, 1e9)
+    monkeypatch.setattr(tuning, "BATCH", 2)
+    farm = Farm(tmp_path)
+    farm.start()
+    try:
+        yield farm
+    finally:
+        farm.kill()
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_started_anew_costs_only_the_races_that_ran(
+    true_farm: Farm, tmp_path: Path
+) -> None:
+    """The scheduler and its workers are killed in the middle, and started again at the same address."""
+    before = list[str]()
+
+    def tell(done: float, total: float, what: str) -> None:
+        if len(true_farm.ended()) >= 4 and not before:
+            true_farm.kill()
+            before.extend(true_farm.ended())
+            true_farm.start()
+
+    place = tuned(true_farm, Store(tmp_path / "cache"), None, tell=tell)
+    outcome = place.outcome
+    assert before, "nothing was killed, so the test shows nothing"
+    assert len(outcome.kernels) == len(SIZES) - 1 and not outcome.stopped and not outcome.defects
+    races = true_farm.ended()
+    assert len(races) > len(before)
+    assert len({*races}) == len(races), "a race that had ended was measured again on the same device"
+    assert all(k.tried.total() for k in outcome.kernels)
+    again = tuned(true_farm, Store(tmp_path / "cache"), None)
+    assert sum(k.tried.total() for k in again.outcome.kernels) == 0, "a candidate wasn't measured"
 
 
 def test_answers_of_others_and_to_other_races_dont_count(tmp_path: Path) -> None:
