@@ -9,9 +9,10 @@ import shlex
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 
+from jangin.energy import plugs
 from jangin.energy.source import EnergyError, Rail, Sample, Source
 
 GROUP = "jangin.meters"
@@ -25,10 +26,20 @@ LONGEST_LINE = 1000
 
 
 def meter(text: str) -> Source:
-    """Return the meter of an entry point's name, or of a command otherwise.
+    """Return the meter of a plug's address, a serial line, an entry point's name, or of a command otherwise.
 
-    An entry point is a function without parameters that yields (timestamp, watts). A command prints lines
-    "timestamp watts". It is run without a shell."""
+    `http://PLUG`, `serial:DEVICE@BAUD` and `powermetrics` are those of `plugs`. An entry point is a function
+    without parameters that yields (timestamp, watts). A command prints lines "timestamp watts". It is run
+    without a shell."""
+    if text.startswith(("http://", "https://")):
+        rail = Rail("plug", resolution=plugs.PLUG_DIGIT, period=plugs.PLUG_PERIOD)
+        return Source(f"plug {text}", (rail,), lambda: _aligned(plugs.plug(text)))
+    kind, _, device = text.partition(":")
+    if kind == "serial" and device:
+        return Source(f"meter {device}", (Rail("meter"),), lambda: _aligned(plugs.serial(device)))
+    if text == "powermetrics":
+        command = [*plugs.POWERMETRICS]
+        return Source(text, (Rail("chip"),), lambda: _aligned(_printed(command, plugs.combined_power)))
     known = {point.name: point for point in entry_points(group=GROUP)}
     if text in known:
         return Source(f"meter {text}", (Rail(text),), lambda: _aligned(known[text].load()()))
@@ -38,9 +49,16 @@ def meter(text: str) -> Source:
     return Source(f"meter {words[0]}", (Rail("meter"),), lambda: _aligned(_printed(words)))
 
 
-def _printed(command: list[str]) -> Iterator[tuple[float, float]]:
-    """Yield the pairs that a command prints. Raises EnergyError when it ends, and for a line of another
-    form."""
+def _pair(line: str) -> tuple[float, float]:
+    stamp, watts = map(float, line.split())
+    return stamp, watts
+
+
+def _printed(
+    command: list[str], read: Callable[[str], tuple[float, float] | None] = _pair
+) -> Iterator[tuple[float, float]]:
+    """Yield the pairs that a command prints. `read` returns a line's pair, or None without one. Raises
+    EnergyError when the command ends, and for a line that `read` can't take."""
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         try:
             process = subprocess.Popen(
@@ -52,14 +70,16 @@ def _printed(command: list[str]) -> Iterator[tuple[float, float]]:
         output = process.stdout
         for line in iter(lambda: output.readline(LONGEST_LINE), ""):
             try:
-                stamp, watts = map(float, line.split())
-                _check(stamp, watts)
+                pair = read(line)
+                if pair is not None:
+                    _check(*pair)
             except ValueError:
                 process.kill()
                 raise EnergyError(
                     f"the meter printed {line.strip()[:80]!r}, which isn't a timestamp and watts"
                 ) from None
-            yield stamp, watts
+            if pair is not None:
+                yield pair
         status = process.wait()
         errors.seek(0)
         last = errors.read().strip().splitlines()[-1:]

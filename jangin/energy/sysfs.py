@@ -30,7 +30,7 @@ def rapl(root: Path) -> Found:
     A package's counter includes its cores. It doesn't include its memory, which is added. The counter of the
     whole platform includes the packages, and counts only if it is alone."""
     zones = sorted((root / "powercap").glob("intel-rapl:*"))
-    names = [_text(zone / "name") for zone in zones]
+    names = [text_of(zone / "name") for zone in zones]
     if not zones:
         return [], ["RAPL: this machine shows no counters (powercap), as is usual in virtual machines"]
     needed = [zone / name for zone in zones for name in ("energy_uj", "max_energy_range_uj")]
@@ -42,7 +42,7 @@ def rapl(root: Path) -> Found:
     rails = []
     for zone, name in zip(zones, names, strict=True):
         inside = name in ("core", "uncore") or (name == "psys" and packages)
-        parent = _text(zone.with_name(zone.name.rpartition(":")[0]) / "name")
+        parent = text_of(zone.with_name(zone.name.rpartition(":")[0]) / "name")
         title = f"{parent} {name}" if zone.name.count(":") > 1 else name
         wraps = (_number(zone / "max_energy_range_uj") + 1) / 1e6  # the largest value before 0
         rails.append(Rail(title, True, wraps, 1e-6, RAPL_PERIOD, inside))
@@ -72,7 +72,7 @@ def hwmon(root: Path) -> Found:
         if rails:
             total = any(r.name in TOTALS for r in rails)
             rails = [_within(r) if total and r.name not in TOTALS else r for r in rails]
-            name = f"{_text(chip / 'name') or chip.name} ({chip.name})"
+            name = f"{text_of(chip / 'name') or chip.name} ({chip.name})"
             sources.append(Source(name, tuple(rails), _reading(readers, max(period, HWMON_INTERVAL))))
     return sources, [] if sources else ["hwmon: no sensor of this machine reports watts"]
 
@@ -82,14 +82,14 @@ def battery(root: Path) -> Found:
     samples, because it doesn't feed the machine then."""
     sources = []
     for folder in sorted((root / "power_supply").glob("*")):
-        ours = _text(folder / "type") == "Battery" and _text(folder / "scope") != "Device"
+        ours = text_of(folder / "type") == "Battery" and text_of(folder / "scope") != "Device"
         power, current, volts = (folder / n for n in ("power_now", "current_now", "voltage_now"))
         if not ours or not (power.is_file() or (current.is_file() and volts.is_file())):
             continue
         watts = _micro(power) if power.is_file() else _product(current, volts, 1e-12)
 
         def discharging(folder: Path = folder, watts: Callable[[], float] = watts) -> float:
-            return abs(watts()) if _text(folder / "status") == "Discharging" else math.nan
+            return abs(watts()) if text_of(folder / "status") == "Discharging" else math.nan
 
         rail = Rail(folder.name, resolution=1e-6, period=BATTERY_PERIOD)
         sources.append(Source(f"battery {folder.name}", (rail,), _reading([discharging], BATTERY_INTERVAL)))
@@ -121,14 +121,14 @@ def _numbered(chip: Path, kind: str) -> list[Path]:
 def _label(file: Path) -> str:
     """Return the label of the sensor whose value is in `file`, or the sensor's name."""
     sensor = file.name.rpartition("_")[0]
-    return _text(file.with_name(f"{sensor}_label")) or sensor
+    return text_of(file.with_name(f"{sensor}_label")) or sensor
 
 
 def _number(file: Path) -> float:
-    return number(_text(file))
+    return number(text_of(file))
 
 
-def _text(file: Path) -> str:
+def text_of(file: Path) -> str:
     """Return a file's text, or "" if it can't be read. Sensors may disappear at any moment."""
     try:
         return file.read_text(encoding="utf-8").strip()

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import sys
+import threading
+import time
 import types
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import EntryPoint
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fake import chip, meter, zone
 
 from jangin.energy import EnergyError, Sampler, Wanted, find
 from jangin.energy import meter as meters
+from jangin.energy.counters import msr, perf
 from jangin.energy.meter import _aligned
 from jangin.energy.nvml import nvml
 from jangin.energy.source import Source
@@ -124,7 +131,9 @@ def test_gpus(monkeypatch: pytest.MonkeyPatch, counts: bool) -> None:
 def test_without_a_source_each_kind_tells_why(tmp_path: Path) -> None:
     sources, reasons = find(root=tmp_path)
     if not any(s.name == "NVML" for s in sources):
-        assert not sources and [r.split(":")[0] for r in reasons] == ["RAPL", "hwmon", "batteries", "NVML"]
+        assert not sources and [r.split(":")[0] for r in reasons] == [
+            "RAPL", "perf", "MSR", "hwmon", "batteries", "NVML",
+        ]  # fmt: skip
         with pytest.raises(EnergyError, match=r"no source.*RAPL:.*hwmon:.*batteries:.*NVML:"):
             Sampler(Wanted(root=str(tmp_path)))
 
@@ -202,3 +211,105 @@ def test_a_meter_that_dies_in_the_middle(tmp_path: Path) -> None:
         with pytest.raises(EnergyError, match="ended with status 3: out of battery"):
             sampler.wait(0, 1e9)
         assert sampler.series(0)[0].values.tolist() == [10.0] * 5
+
+
+def test_rapl_by_the_processors_registers(tmp_path: Path) -> None:
+    """Two packages of an Intel processor, whose registers are files with holes. The counter has 32 bits."""
+    root = tmp_path / "sys" / "class"
+    root.mkdir(parents=True)
+    for processor, package in enumerate((0, 0, 1)):
+        topology = tmp_path / "sys" / "devices" / "system" / "cpu" / f"cpu{processor}" / "topology"
+        topology.mkdir(parents=True)
+        (topology / "physical_package_id").write_text(f"{package}\n")
+        registers = tmp_path / "dev" / "cpu" / str(processor) / "msr"
+        registers.parent.mkdir(parents=True)
+        with open(registers, "wb") as file:
+            for register, value in ((0x606, 0xA0E03), (0x611, (7 << 32) + (16384 << package))):
+                file.seek(register)
+                file.write(value.to_bytes(8, "little"))
+    ((source,), reasons) = msr(root)
+    assert not reasons and values(source) == {"package-0": 1.0, "package-1": 2.0}  # a step is 2**-14 joules
+    assert source.rails[0].wraps == 2**32 / 16384 and source.rails[0].resolution == 2.0**-14
+    assert find(root=root)[0][0].name == "RAPL by MSR"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="perf events are Linux's")
+def test_rapl_by_perf_events(tmp_path: Path) -> None:
+    """An event that counts a processor's nanoseconds stands in for the energy: it gives a watt."""
+    root, power = tmp_path / "class", tmp_path / "bus" / "event_source" / "devices" / "power"
+    root.mkdir()
+    (power / "events").mkdir(parents=True)
+    files = {"type": "1", "cpumask": "0"}
+    for event in ("pkg", "cores", "psys"):
+        files |= {f"events/energy-{event}": "event=0x00", f"events/energy-{event}.scale": "1e-9"}
+    for name, text in files.items():
+        (power / name).write_text(text + "\n")
+    sources, reasons = perf(root)
+    if not sources:
+        pytest.skip(f"this system refuses perf events: {reasons[0]}")
+    assert counted(sources[0]) == {"pkg of processor 0"}
+    times, counts = zip(*islice(sources[0].samples(), 100), strict=True)
+    watts, _ = np.polyfit(times, [count[0] for count in counts], 1)  # a sample may be late on a busy machine
+    assert watts == pytest.approx(1.0, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("page", "answer"),
+    [
+        ("/rpc/Switch.GetStatus?id=0", {"id": 0, "apower": 41.5}),
+        ("/status", {"meters": [{"power": 41.5, "is_valid": True}]}),
+        ("/cm?cmnd=Status%208", {"StatusSNS": {"ENERGY": {"Power": 41.5}}}),
+    ],
+    ids=["Shelly 2", "Shelly 1", "Tasmota"],
+)
+def test_plugs_by_http(page: str, answer: object) -> None:
+    class Plug(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200 if self.path == page else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps(answer if self.path == page else {}).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Plug) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        source = meters.meter(f"http://127.0.0.1:{server.server_port}/")
+        begun = time.monotonic()
+        samples = source.samples()
+        (first, watts), (second, _) = islice(samples, 2)
+        server.shutdown()
+    assert watts == (41.5,) and begun <= first < second <= time.monotonic()
+    with pytest.raises(EnergyError, match="answers no more"):
+        next(samples)
+    with pytest.raises(EnergyError, match="neither as a plug of Shelly nor as one of Tasmota"):
+        next(source.samples())
+
+
+def test_powermetrics_of_macos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of its name prints what a Mac's does."""
+    program = tmp_path / "powermetrics"
+    text = "*** Sampled system activity ***\nCPU Power: 900 mW\nCombined Power (CPU + GPU + ANE): {} mW\n"
+    program.write_text(f"#!{sys.executable}\nprint({text!r}.format(1250), {text!r}.format(2500))\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    samples = meters.meter("powermetrics").samples()
+    assert [watts for _, watts in islice(samples, 2)] == [(1.25,), (2.5,)]
+    with pytest.raises(EnergyError, match="the meter ended with status 0"):
+        next(samples)
+
+
+def test_a_meter_on_a_serial_line() -> None:
+    """Watts, and volts and amperes. The line's first text may have been cut off."""
+    pty = pytest.importorskip("pty", reason="there are pseudo-terminals on Unix alone")
+    ours, theirs = pty.openpty()
+    samples = meters.meter(f"serial:{os.ttyname(theirs)}@9600").samples()
+    writer = threading.Timer(0.2, os.write, (ours, b"V 2\n12.5\r\n5.0 2.5\n"))
+    writer.start()
+    assert [watts for _, watts in islice(samples, 2)] == [(12.5,), (12.5,)]
+    os.write(ours, b"no watts\n")
+    with pytest.raises(EnergyError, match="sent 'no watts', no watts and no volts and amperes"):
+        next(samples)
+    os.close(ours), os.close(theirs)
+    with pytest.raises(EnergyError, match="'/dev/no-such-line' can't be opened"):
+        next(meters.meter("serial:/dev/no-such-line").samples())
