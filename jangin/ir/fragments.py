@@ -15,6 +15,12 @@ WARP = 32
 """Work-items of a warp, on all of NVIDIA's GPUs (CUDA C++ Programming Guide)."""
 LINES = 8
 """Rows of the matrices that one instruction loads from shared memory, and lanes that say where they are."""
+LINE_BYTES = 16
+"""Bytes of each of these rows."""
+MOST = 4
+"""Most matrices that one instruction loads."""
+HALF = 2
+"""Bytes of the elements whose matrices it can also transpose."""
 
 Digit = tuple[int, int, int]
 """A digit of a number: how many values it has, and the rows and the columns that each unit moves by."""
@@ -45,18 +51,26 @@ class Fragment:
         return row + down, column + across
 
     @property
-    def matrices(self) -> tuple[Digit, ...] | None:
-        """The digits that number matrices of 8 by 8 elements, which one instruction loads from rows of shared
-        memory. None if the map isn't made of such matrices.
+    def along(self) -> int:
+        """The axis, 0 or 1, along which neighbours lie in one lane or in the next lane."""
+        return 0 if self.lanes[0][1] else 1
 
-        In each matrix, groups of 4 lanes hold a line of 8 elements, two of them in each lane.
+    def matrices(self, element: int) -> tuple[Digit, ...] | None:
+        """Return the digits that number matrices whose rows have 16 bytes, and which one instruction loads
+        from rows of shared memory. `element`: bytes of an element. Return None if the map isn't made of such
+        matrices.
+
+        In each matrix, groups of 4 lanes hold a row, 4 bytes of it in each lane.
         """
-        pair, *rest = self.elements
-        if pair[0] != 2 or (pair[1:] not in ((0, 1), (1, 0))):
-            return None
-        line = pair[:0:-1]
-        fits = self.lanes == ((4, 2 * pair[1], 2 * pair[2]), (8, *line))
-        return tuple(rest) if fits and math.prod(n for n, _, _ in rest) in (1, 2, 4) else None
+        unit = (1, 0) if self.along == 0 else (0, 1)
+        together = LINE_BYTES // 4 // element
+        rest = self.elements
+        if together > 1:
+            if rest[0] != (together, *unit):
+                return None
+            rest = rest[1:]
+        fits = self.lanes == ((4, together * unit[0], together * unit[1]), (LINES, *unit[::-1]))
+        return rest if fits and math.prod(n for n, _, _ in rest) in (1, 2, MOST) else None
 
 
 def moved(digits: tuple[Digit, ...], number: Expr) -> tuple[Expr, Expr]:

@@ -120,7 +120,8 @@ def test_a_product_has_the_bits_of_its_loops(kind: str, driver: Any) -> None:
             np.testing.assert_array_equal(got["o"], want["o"])
         text = source(func, on)
         assert f"mma_{kind}(" in text and "load_matrices<4, false>(" in text
-        assert f"load_matrices<2, {str(words is BY_TERMS).lower()}>(" in text
+        assert f"load_matrices<4, {str(words is BY_TERMS).lower()}>(" in text
+        assert "load_matrices<2" not in text, "two neighbouring matrices are loaded at a time"
 
 
 def graph(kind: str, rows: int, terms: int, columns: int, constant: bool) -> Graph:
@@ -273,8 +274,10 @@ def test_maps_place_each_element_once() -> None:
                 for n in range(fragment.count)
             }
             assert places == {(r, c) for r in range(rows) for c in range(columns)}
-            assert fragment.count * WARP == rows * columns and (fragment.matrices is not None)
-    assert Fragment(((4, 0, 1), (8, 1, 0)), ((2, 8, 0), (2, 0, 4))).matrices is None
+            assert fragment.count * WARP == rows * columns
+        assert all(fragment.matrices(p.left.bytes) is not None for fragment in row.fragments[:2])
+    words = Fragment(((4, 0, 1), (8, 1, 0)), ((2, 8, 0), (2, 0, 4)))
+    assert words.matrices(2) is None and words.matrices(4) == words.elements
 
 
 def test_a_wrong_map_gives_a_wrong_result(driver: Any, monkeypatch: pytest.MonkeyPatch) -> None:

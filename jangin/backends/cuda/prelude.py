@@ -32,7 +32,8 @@ DP4A(dp4a_s8, "s32") DP4A(dp4a_u8, "u32")
     : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1])); }
 MMA(mma_bf16, "bf16.bf16") MMA(mma_f16, "f16.f16")
 #define LDMATRIX(kind) asm volatile("ldmatrix.sync.aligned.m8n8.x" kind
-template <int N, bool TRANSPOSED> static __forceinline__ void load_matrices(u16 *to, const u16 *row) {
+template <int N, bool TRANSPOSED, class T>
+static __forceinline__ void load_matrices(T *to, const T *row) {
   u32 r[4]; const u32 at = (u32)__cvta_generic_to_shared(row);
   if constexpr (N == 4 && TRANSPOSED) LDMATRIX("4.trans.shared.b16 {%0, %1, %2, %3}, [%4];")
     : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");

@@ -24,8 +24,8 @@ from jangin.backends.walk.index import constant_shape
 from jangin.backends.walk.memory import in_memory
 from jangin.backends.walk.writer import Pointer, Value
 from jangin.ir.dtype import DType
-from jangin.ir.expr import Binary, Buffer, Call, Cast, Expr, Load, Var, const
-from jangin.ir.fragments import LINES, WARP, Fragment, moved
+from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Var, const
+from jangin.ir.fragments import HALF, LINE_BYTES, LINES, MOST, WARP, Fragment, moved
 from jangin.ir.graph import CompileError
 from jangin.ir.loop import (
     For,
@@ -34,6 +34,7 @@ from jangin.ir.loop import (
     Store,
     block,
     expressions,
+    loop_range,
     replace_buffer,
     statements,
     substitute_stmt,
@@ -96,6 +97,8 @@ class Fragments:
             body = body.body
         lines = _lines(body, self._held) if loops else []
         along = {v for line in lines for i in line for v in free_vars(i)}
+        if self._loaded_in_pairs(loops, body):
+            return block()
         if isinstance(s, Store) or (loops and s is loops[0] and loops[0].var in along):
             if not loops or along != {p.var for p in loops}:
                 self._refuse(s, loops)
@@ -172,29 +175,53 @@ class Fragments:
         self._w.multiply(row, *map(self._registers, (total, left, right)))
         self._x.memory.written(s.buffer.name)
 
-    def _loaded(self, s: Store, loops: Sequence[For]) -> bool:
-        """Load a matrix from rows of shared memory by one instruction. Return False, with nothing written, if
-        its elements have no layout for it."""
-        source, fragment, ix = s.value, self._maps[s.buffer.name], self._x.ix
-        digits = fragment.matrices
-        if not isinstance(source, Load) or source.buffer.memory != "shared" or digits is None:
+    def _loaded_in_pairs(self, loops: Sequence[For], body: Stmt) -> bool:
+        """Load matrices that an unrolled loop numbers, two by each instruction. Return False, with nothing
+        written, for any other nest, and if one instruction has no room for two."""
+        if len(loops) != 3 or not isinstance(body, Store) or body.buffer.name not in self._held:
             return False
-        if source.dtype is not s.buffer.dtype or source.dtype.bytes != 2 or self._x.memory.masks:
+        number, *lines = loops
+        digits, count = self._maps[body.buffer.name].matrices(body.buffer.dtype.bytes), number.extent
+        along = body.index[-2:] == tuple(p.var for p in lines) and body.index[-3:-2] == (number.var,)
+        if digits is None or not along or number.kind != "unroll" or not isinstance(count, Const):
+            return False
+        if 2 * math.prod(n for n, _, _ in digits) > MOST or int(count.value) % 2:
+            return False
+        with self._x.ix.bound(number.var, loop_range(number), 0), self._x.ix.numbered(number.var, 0):
+            for n in range(0, int(count.value), 2):
+                self._x.ix.numbers[number.var] = n
+                if not self._loaded(body, lines, number.var):
+                    return False
+        return True
+
+    def _loaded(self, s: Store, loops: Sequence[For], number: Var | None = None) -> bool:
+        """Load a matrix from rows of shared memory by one instruction, or with `number` its matrix and the
+        next. Return False, with nothing written, if its elements have no layout for it."""
+        source, fragment, ix = s.value, self._maps[s.buffer.name], self._x.ix
+        if not isinstance(source, Load) or source.buffer.memory != "shared" or self._x.memory.masks:
+            return False
+        element = source.dtype.bytes
+        digits, row = fragment.matrices(element), LINE_BYTES // element
+        if source.dtype is not s.buffer.dtype or digits is None:
             return False
         lines = s.index[-2:]
-        pair = fragment.elements[0][1:]
         along = self._contiguous(source, lines, loops)
         if along is None:
             return False
-        plain = along == pair.index(1)  # the two elements of a lane are neighbours in memory
+        plain = along == fragment.along  # a lane's neighbours in the matrix are neighbours in memory
+        if not plain and element != HALF:
+            return False
+        count = math.prod(n for n, _, _ in digits)
         down, across = moved((*digits, (LINES, 0, 0)), LANE // LINES)
         places = [down, across]
         places[1 - along] = places[1 - along] + LANE % LINES
         values = {v: n for v, n in zip(lines, places, strict=True) if isinstance(v, Var)}
+        if number is not None:
+            values[number] = const(ix.numbers[number]) + LANE // (LINES * count)
+            count *= 2
         where = ix.flat(source.buffer, tuple(substitute(i, values) for i in source.index))
-        if where.offset % LINES or any(c % LINES for c, _ in where.uniform.terms):
+        if where.offset % row or any(c % row for c, _ in where.uniform.terms):
             return False
-        count = math.prod(n for n, _, _ in digits)
         to, at = self._registers(Load(s.buffer, s.index)), self._x.memory.pointer(source.buffer, where)
         self._w.load_matrices(count, to, at, transposed=not plain)
         self._x.memory.written(s.buffer.name)

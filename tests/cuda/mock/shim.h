@@ -301,8 +301,9 @@ static void mma_f16(f32 *c, const u16 *a, const u16 *b) {
   for (int i = 0; i < 4; ++i) y[i] = of_half(b[i]);
   shim::mma(16, c, x, 8, shim::a16, y, 4, shim::b16);
 }
-template <int N, bool TRANS> static void load_matrices(u16 *to, const u16 *row) {
-  shim::ldmatrix(N, TRANS, to, row);
+// An address of 32-bit elements is one of pairs of 16 bits.
+template <int N, bool TRANS, class T> static void load_matrices(T *to, const T *row) {
+  shim::ldmatrix(N, TRANS, (u16 *)to, (const u16 *)row);
 }
 
 #define LAUNCHABLE(name) \
