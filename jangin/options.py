@@ -40,6 +40,7 @@ class Common(TypedDict, total=False):
     unchecked: bool
     bf16: bool
     deterministic_time: bool
+    tf32: bool
     operators: Sequence[CustomOperator]
     formats: Sequence[Format]
     cache: bool | str | Path
@@ -144,6 +145,13 @@ class Options:
         "A run does the same work for all data: both branches of a condition are computed. A warning names "
         "the nodes for which this isn't possible.",
         "--deterministic-time",
+        keyed=True,
+    )
+    tf32: bool = _option(
+        False,
+        "Products of float32 may be made of numbers rounded to tf32, with errors of up to 5e-4 each, on "
+        "GPUs whose tensor cores multiply them (10 bits of the fraction).",
+        "--tf32/--no-tf32",
         keyed=True,
     )
     operators: Sequence[CustomOperator] = _option(

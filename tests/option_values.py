@@ -44,6 +44,7 @@ def values(weights: Path, folder: Path) -> dict[str, Any]:
         "unchecked": True,
         "bf16": False,
         "deterministic_time": True,
+        "tf32": True,
         "formats": FORMATS,
         "cache": folder / "cache",
         "limits": Limits(seconds=321.0, nodes=4321),

@@ -97,7 +97,8 @@ def test_a_resolved_target_travels() -> None:
 
 OTHERS: dict[str, Any] = {
     "asked": "x86-64-v2", "threads": 3, "shapes": {"n": 1}, "weights": Path("w"), "winograd": False,
-    "libraries": "auto", "unchecked": True, "bf16": False, "operators": (CustomOperator("a", "b", print),),
+    "libraries": "auto", "unchecked": True, "bf16": False, "tf32": True,
+    "operators": (CustomOperator("a", "b", print),),
     "formats": FORMATS, "cache": False, "limits": Limits(nodes=5), "tune": "1s", "objective": "edp",
     "sizes": {"n": 2}, "isolated": True, "wait": False, "verify": True, "deterministic_time": True,
     "choices": {"digest": Candidate("nest", {})},

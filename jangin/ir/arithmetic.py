@@ -55,6 +55,8 @@ def _multiplied(product: Product, a: Any, b: Any) -> Any:
     y: Any
     words = np.broadcast_arrays(*(np.asarray(v, product.word.numpy) for v in (a, b)))
     x, y = map(_numbers, words, (product.left, product.right))
+    if product.rounds:
+        x, y = tf32(x), tf32(y)
     if not product.clamps:
         return (x * y).sum(-1)
     return np.clip((x * y).reshape(*x.shape[:-1], -1, 2).sum(-1), *I16.limits).sum(-1)
@@ -74,6 +76,13 @@ def _half(first: int, a: Any) -> Any:
     return np.ascontiguousarray(pairs).view(np.int32).reshape(words.shape)
 
 
+def tf32(a: Any) -> Any:
+    """Return f32 numbers rounded to tf32: to 10 bits of the fraction, halves away from 0."""
+    numbers = np.asarray(a, np.float32)
+    near = ((numbers.view(np.uint32) + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isnan(numbers), numbers, near)
+
+
 def _bits_as(dtype: DType, a: Any) -> Any:
     return np.asarray(a).view(dtype.numpy)
 
@@ -91,7 +100,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "isnan": np.isnan, "isinf": np.isinf,
-    "fma": lambda a, b, c: a * b + c, "rounded": lambda a: a,
+    "fma": lambda a, b, c: a * b + c, "rounded": lambda a: a, "tf32": tf32,
     **{name: partial(_multiplied, product) for name, product in PRODUCTS.items()},
     "add2": partial(_of_pairs, np.add), "sub2": partial(_of_pairs, np.subtract),
     "even_bytes": partial(_half, 0), "odd_bytes": partial(_half, 1),

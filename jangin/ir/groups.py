@@ -116,12 +116,13 @@ class _Touched:
 
 
 def barriers(func: Func) -> frozenset[int]:
-    """Return the ids (`id`) of the thread loops before which all work-items of a group must wait for each
-    other.
+    """Return the ids (`id`) of the loops before which all work-items of a group must wait for each other. They
+    are thread loops, and serial loops around them.
 
     A loop must wait if it touches memory that another thread loop wrote since the last barrier, or writes
-    memory that another read. A group may run several tasks one after another, which share only the group's
-    own memory."""
+    memory that another read. If only the first iteration of a serial loop would wait, for what came before
+    the loop, the barrier is before the serial loop. A group may run several tasks one after another, which
+    share only the group's own memory."""
     crossed: set[int] = set()
     group = {_SCRATCH, *shared_layout(func)[0]}
 
@@ -135,6 +136,17 @@ def barriers(func: Func) -> frozenset[int]:
             for sub in s.body:
                 before = after(sub, before)
             return before
+        if isinstance(s, For) and s.kind == "serial":
+            end = after(s.body, after(s.body, _Touched()))
+            inside = set(crossed)
+            first = after(s.body, before)
+            if crossed == inside:
+                end = end | first
+            else:
+                crossed.intersection_update(inside)
+                crossed.add(id(s))
+                before = _Touched()
+            return end if isinstance(s.extent, Const) and int(s.extent.value) > 0 else before | end
         if isinstance(s, For):
             end = after(s.body, before)
             again = end.within(group) if s.kind == "block" else end

@@ -25,6 +25,7 @@ class Product:
     - `total`: the type of the sum.
     - `rows`, `columns`, `terms`: the matrices that the instruction multiplies, [rows, terms] by [terms,
       columns]. With 0 columns it makes one sum in each lane of a vector register.
+    - `rounds`: both numbers are rounded to tf32 first (see `ir.words`). Each product is then exact.
     - `clamps`: the sums of two neighbouring products saturate to int16, so the product is exact only for
       small numbers (x86's vpmaddubsw).
     - `right_least`: the least number that the right operand may have; None allows its type's least.
@@ -42,6 +43,7 @@ class Product:
     columns: int = 0
     terms: int = 1
     clamps: bool = False
+    rounds: bool = False
     right_least: int | None = None
     held: Literal["vector", "matrix register", "fragment"] = "vector"
 
@@ -49,7 +51,9 @@ class Product:
         types, least = (self.left, self.right, self.total), self.right_least
         word = self.terms_of_word * self.left.bits
         for holds, rule in (
-            (self.left.bits == self.right.bits < self.total.bits, "numbers of one size and a wider sum"),
+            (self.left.bits == self.right.bits, "numbers of one size"),
+            (self.left.bits < self.total.bits or self.rounds, "a sum that is wider than its numbers"),
+            (not self.rounds or self.left is self.right is F32, "numbers of float32 that it rounds"),
             (len({t.is_float for t in types}) == 1, "integers alone or floats alone"),
             (self.rows >= 1 <= self.terms, "a row and a term"),
             (self.columns >= 1 or (self.rows == 1 and self.held == "vector"), "columns if it has matrices"),
@@ -127,10 +131,11 @@ the same."""
 DOT4BF = Product("dot4bf", BF16, BF16, F32, rows=2, columns=2, terms=4)
 DOT1H = Product("dot1h", F16, F16, F32)
 DOT1BF = Product("dot1bf", BF16, BF16, F32)
+DOT1T = Product("dot1t", F32, F32, F32, rounds=True)
 
 PRODUCTS: Mapping[str, Product] = {
     p.name: p
-    for p in (DOT1, DOT2, DOT1B, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H, DOT1BF)
+    for p in (DOT1, DOT2, DOT1B, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H, DOT1BF, DOT1T)
 }  # fmt: skip
 """Every Product for which Loop IR has a function, by the function's name. Other shapes of the same functions
 are in the rows of machines."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from jangin.ir.dtype import BOOL, I64, DType
+from jangin.ir.dtype import BOOL, F32, I64, DType
 from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Select, Var
 from jangin.ir.graph import CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import (
@@ -93,6 +93,8 @@ class Scope:
                 self.fail(f"unknown function {n.fn} of {len(n.args)} argument(s)")
             if any(a.dtype != n.args[0].dtype for a in n.args):
                 self.fail(f"{n.fn} of {', '.join(str(a.dtype) for a in n.args)}: {n}")
+            if n.fn == "tf32" and n.dtype is not F32:
+                self.fail(f"tf32 rounds f32, not {n.dtype}: {n}")
             if n.product is not None and n.args[0].dtype is not n.product.word:
                 self.fail(f"{n.fn} multiplies words of {n.product.word}, not of {n.args[0].dtype}: {n}")
 

@@ -20,7 +20,7 @@ from jangin.passes.fusion.reductions import reductions
 from jangin.passes.fusion.scalars import scalars
 from jangin.passes.layouts.layout import all_last, layout
 from jangin.passes.memory.in_place import in_place
-from jangin.passes.precision.bf16 import bf16
+from jangin.passes.precision.bf16 import bf16, tf32
 from jangin.passes.precision.halves import halves
 from jangin.passes.precision.integers import integers
 from jangin.passes.precision.lookups import lookups
@@ -55,6 +55,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("batchnorm", anywhere(batchnorm)),
     Pass("bf16", bf16, optional=True),
     Pass("widen", anywhere(widen)),
+    Pass("tf32", tf32, optional=True),
     Pass("windows", anywhere(windows)),
     Pass("taps", anywhere(taps)),
     Pass("layout", layout),

@@ -1,22 +1,25 @@
-"""A parameter that a kernel reads in another layout."""
+"""Operands that a kernel reads in another layout, or rounded."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Expr, const
+from jangin.ir.expr import Call, Expr, Load, Select, call, const, is_const, select
 from jangin.ir.loop import (
     For,
     Func,
+    Stmt,
+    Store,
+    expressions,
     loop_range,
+    map_children,
     replace_buffer,
     statements,
 )
 from jangin.ir.simplify import Ranges, simplify
-from jangin.schedule.checks import (
-    ScheduleError,
-)
+from jangin.ir.traversal import loads, walk
+from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import ceil_div
 
 
@@ -45,6 +48,54 @@ def relayout(func: Func, buffer: str, perm: Sequence[int], axis: int, groups: in
 
     params = tuple(new if b.name == buffer else b for b in func.params)
     return replace(func, params=params, body=replace_buffer(func.body, buffer, new, index))
+
+
+def round_copies(func: Func, buffer: str) -> Func:
+    """Round the numbers of a local copy to tf32 where they are stored. The caller rounds a parameter's.
+
+    All reads of the buffer must be factors of products that round them, or copy it to buffers that are read
+    so. Rounding twice gives the same number.
+    """
+    if not _only_factor(func, buffer):
+        raise ScheduleError(f"{func.name}: {buffer} is read by other operations than products that round")
+    if any(b.name == buffer for b in func.params):
+        return func
+
+    def go(s: Stmt) -> Stmt:
+        if isinstance(s, Store) and s.buffer.name == buffer:
+            return replace(s, value=_rounded(s.value))
+        return map_children(s, go)
+
+    return func.with_body(go(func.body))
+
+
+def _only_factor(func: Func, buffer: str) -> bool:
+    """Return whether a buffer is read, and only as a factor of products that round it. Copies to local buffers
+    that are read so are allowed."""
+    copies, read, results = set[str](), False, {b.name for b in func.params}
+    for s in statements(func.body):
+        for e in expressions(s):
+            count = sum(n.buffer.name == buffer for n in loads(e))
+            if not count:
+                continue
+            read = True
+            if isinstance(s, Store) and e is s.value and isinstance(e, Load):
+                copies.add(s.buffer.name)
+                continue
+            products = [
+                n for n in walk(e) if isinstance(n, Call) and n.product is not None and n.product.rounds
+            ]
+            factors = [a for n in products for a in n.args if isinstance(a, Load)]
+            if sum(a.buffer.name == buffer for a in factors) != count:
+                return False
+    return read and not copies & results and all(_only_factor(func, name) for name in copies)
+
+
+def _rounded(e: Expr) -> Expr:
+    """Return a number rounded to tf32, and a choice rounded in its arms."""
+    if isinstance(e, Select):
+        return select(e.cond, _rounded(e.a), _rounded(e.b))
+    return e if is_const(e, 0) else call("tf32", e)
 
 
 def _quotient(e: Expr, by: Expr, ranges: Ranges) -> tuple[Expr, Expr]:

@@ -332,6 +332,57 @@ def fetch_ahead(func: Func, loop: str, panels: Sequence[str]) -> Func:
     as conditions around loads and stores would take more time. Each panel must be filled at the top of the
     loop by a thread loop that only stores to it.
     """
+    at, allocs, copies, body = _filled(func, loop, panels)
+    halves = [_apart(a.buffer, c, at) for a, c in zip(allocs, copies, strict=True)]
+    first = [
+        If(const(0) < at.extent, substitute_stmt(rename_loops(c, "_f"), {at.var: const(0)})) for c in copies
+    ]
+    turn = replace(at, body=block(*(h[1] for h in halves), body, *(h[2] for h in halves)))
+    new: Stmt = block(*first, turn)
+    for held in [*(h[0] for h in halves), *(a.buffer for a in allocs)]:
+        new = Alloc(held, new)
+    return well_formed(at_loop(func, loop, lambda _: new))
+
+
+def stage(func: Func, loop: str, panels: Sequence[str]) -> Func:
+    """Copy panels two iterations of `loop` ahead, to two buffers of shared memory in turn (staging).
+
+    The loop then does two iterations at a time. Each is followed by the copy that fills its panels for the
+    next but one. The other iteration's work hides the copy's latency, where copies go on beside work. The
+    last iterations copy the last panels again. Each panel must be filled as `fetch_ahead` needs it.
+    """
+    at, allocs, copies, body = _filled(func, loop, panels)
+    count, v, symbols = at.extent, at.var, dict(func.symbols)
+    turns = simplify(ceil_div(count, 2), symbols)
+    even = simplify(count % 2, symbols) == const(0)
+    locals_ = [*(a.buffer for a in allocs), *(s.buffer for s in statements(body) if isinstance(s, Alloc))]
+    odd = {b.name: replace(b, name=f"{b.name}.odd") for b in locals_}
+
+    def part(s: Stmt, suffix: str, number: Expr, second: bool) -> Stmt:
+        s = substitute_stmt(rename_loops(s, suffix), {v: number})
+        for name, buffer in odd.items() if second else ():
+            s = replace_buffer(s, name, buffer)
+        return s
+
+    def fill(suffix: str, number: Expr, second: bool) -> list[Stmt]:
+        return [part(c, suffix + "o" * second, number, second) for c in copies]
+
+    following = minimum(v + 1, turns - 1) * 2
+    last = following + 1 if even else minimum(following + 1, count - 1)
+    work = part(body, "_o", v * 2 + 1, True)
+    turn = block(
+        part(body, "", v * 2, False), *fill("_n", following, False),
+        work if even else If(v * 2 + 1 < count, work), *fill("_n", last, True),
+    )  # fmt: skip
+    first = block(*fill("_f", const(0), False), *fill("_f", minimum(1, count - 1), True))
+    new: Stmt = block(If(const(0) < count, first), replace(at, extent=turns, body=turn))
+    for a in allocs:
+        new = Alloc(a.buffer, Alloc(odd[a.buffer.name], new))
+    return well_formed(at_loop(func, loop, lambda _: new))
+
+
+def _filled(func: Func, loop: str, panels: Sequence[str]) -> tuple[For, list[Alloc], list[For], Stmt]:
+    """Return a loop, its panels, the thread loops at its top that fill them, and the rest of its body."""
     at = find(func, loop)
     serial(func, at)
     allocs: list[Alloc] = []
@@ -346,15 +397,7 @@ def fetch_ahead(func: Func, loop: str, panels: Sequence[str]) -> Func:
         allocs.append(body)
         copies.append(copy)
         body = block(*rest)
-    halves = [_apart(a.buffer, c, at) for a, c in zip(allocs, copies, strict=True)]
-    first = [
-        If(const(0) < at.extent, substitute_stmt(rename_loops(c, "_f"), {at.var: const(0)})) for c in copies
-    ]
-    turn = replace(at, body=block(*(h[1] for h in halves), body, *(h[2] for h in halves)))
-    new: Stmt = block(*first, turn)
-    for held in [*(h[0] for h in halves), *(a.buffer for a in allocs)]:
-        new = Alloc(held, new)
-    return well_formed(at_loop(func, loop, lambda _: new))
+    return at, allocs, copies, body
 
 
 def _fills(copy: For, panel: Buffer) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from jangin.ir.dtype import BF16, F16, F32, I32
 from jangin.ir.fragments import WARP, Fragment
-from jangin.ir.products import DOT1BF, DOT1H, DOT4, DOT4U
+from jangin.ir.products import DOT1BF, DOT1H, DOT1T, DOT4, DOT4U
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, capability, select
@@ -109,14 +109,22 @@ LEFT = Fragment(_LANES, ((2, 0, 1), (2, 8, 0), (2, 0, 8)))
 RIGHT = Fragment(((4, 2, 0), (8, 0, 1)), ((2, 1, 0), (2, 8, 0)))
 SUMS = Fragment(_LANES, ((2, 0, 1), (2, 8, 0)))
 """How a warp's lanes share the matrices of `mma.m16n8k16` of 16-bit floats (PTX ISA, matrix fragments)."""
+_WORDS = (4, 0, 1), (8, 1, 0)
+LEFT_TF32 = Fragment(_WORDS, ((2, 8, 0), (2, 0, 4)))
+RIGHT_TF32 = Fragment(((4, 1, 0), (8, 0, 1)), ((2, 4, 0),))
+"""How they share those of `mma.m16n8k8` of tf32. The sums are shared alike."""
 MATRICES: tuple[Row, ...] = tuple(
     Row(
         "mma", (F32,), "x: f32[R, K], y: f32[K, C], r: f32[R, C]", "",
         "serial i in R { serial j in C { serial k in K { r[i, j] = r[i, j] + x[i, k] * y[k, j] } } }",
-        c=f"mma_{by_lanes.left}", needs=("mma",), fragments=(LEFT, RIGHT, SUMS),
-        product=replace(by_lanes, rows=16, columns=8, terms=16, held="fragment"),
+        c=f"mma_{kind}", needs=("mma",), fragments=(left, right, SUMS),
+        product=replace(by_lanes, rows=16, columns=8, terms=terms, held="fragment"),
     )
-    for by_lanes in (DOT1BF, DOT1H)
+    for by_lanes, kind, terms, left, right in (
+        (DOT1BF, "bf16", 16, LEFT, RIGHT),
+        (DOT1H, "f16", 16, LEFT, RIGHT),
+        (DOT1T, "tf32", 8, LEFT_TF32, RIGHT_TF32),
+    )
 )  # fmt: skip
 """Products of matrices. The order of a sum's terms, and how it is rounded between them, is the device's."""
 
@@ -143,7 +151,7 @@ def of_architecture(architecture: Architecture) -> Target:
         clock=architecture.clock, l2=architecture.l2, index_bits=32, units=architecture.units,
         width=architecture.width, group=GROUP, shared=SHARED, bandwidth=architecture.bandwidth,
         startup=STARTUP, matrix_rate=architecture.matrix_rate,
-        products=(DOT4U, DOT4, *((DOT1BF, DOT1H) if architecture.matrix_rate else ())),
+        products=(DOT4U, DOT4, *((DOT1BF, DOT1H, DOT1T) if architecture.matrix_rate else ())),
     )  # fmt: skip
     return Target(
         f"{PREFIX}:{architecture.name}", PREFIX, architecture.name, features, ROWS, machine, backend=PREFIX,

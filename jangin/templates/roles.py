@@ -141,6 +141,19 @@ def pack_right(rec: Recorder, role: Roles, width: int) -> None:
     rec.pack(role.right.buffer.name, Packing((*lead, column, *ks), len(lead), role.groups, width))
 
 
+def pack_terms(rec: Recorder, role: Roles) -> None:
+    """Pack the constant right operand [.., N, .., k..] to [.., N, k..], rounded to tf32.
+
+    The terms of a column are then neighbours."""
+    positions, right = packing_positions(role), role.right.buffer
+    assert positions is not None
+    column, ks, lead = positions
+    order = *lead, column, *ks
+    size = right.shape[order[-1]]
+    assert isinstance(size, Const), "weights have constant sizes"
+    rec.pack(right.name, Packing(order, len(order) - 1, 1, int(size.value), rounded=True))
+
+
 def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:
     """Return whether the next terms of a row are loaded as a vector, and the target multiplies by one of its
     lanes.

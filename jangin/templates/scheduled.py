@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, field
+from dataclasses import field
 
 import numpy as np
 
+from jangin.ir.arithmetic import tf32
 from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.kernel import rounds, tasks
@@ -26,17 +27,24 @@ class Packing:
     """A constant's packed layout: [..., N, ...] -> [..., groups, panels, ..., width].
 
     The axes are permuted by `perm`. Then axis `axis` (in that order) is split into `groups`. Each group is
-    padded with zeros to whole panels of `width`, which become the last axis.
+    padded with zeros to whole panels of `width`, which become the last axis. `rounded`: each number is
+    rounded to tf32.
     """
 
     perm: tuple[int, ...]
     axis: int
     groups: int
     width: int
+    rounded: bool = False
+
+    @property
+    def layout(self) -> tuple[tuple[int, ...], int, int, int]:
+        """What changes where a number lies, but not the number."""
+        return self.perm, self.axis, self.groups, self.width
 
     def apply(self, array: Array, empty: Callable[..., Array] = np.empty) -> Array:
         """Return the packed copy of a constant, contiguous, in memory that `empty` allocates."""
-        a = np.transpose(array, self.perm)
+        a = np.transpose(tf32(array) if self.rounded else array, self.perm)
         lead, size, rest = a.shape[: self.axis], a.shape[self.axis] // self.groups, a.shape[self.axis + 1 :]
         a = np.moveaxis(a.reshape(*lead, self.groups, size, *rest), self.axis + 1, -1)
         whole, left = divmod(size, self.width)
@@ -125,7 +133,9 @@ class Recorder:
 
     def pack(self, buffer: str, packing: Packing) -> None:
         """Let the kernel read a constant in another layout, and remember the packing."""
-        self.do("relayout", buffer, *astuple(packing))
+        self.do("relayout", buffer, *packing.layout)
+        if packing.rounded:
+            self.do("round_copies", buffer)
         self.packings[buffer] = packing
 
     def finish(self, template: str, params: Params, cost: float) -> Scheduled:

@@ -157,10 +157,10 @@ def test_kernels_have_the_bits_of_native_code(
     same_bits(graph(kind, *sizes), driver)
 
 
-def same_bits(model: Graph, driver: Any) -> None:
+def same_bits(model: Graph, driver: Any, tf32: bool = False) -> None:
     """Check the kernel of a model's product, with the best and with random parameters. The products' sums
     must equal those of native code of the same loops, bit for bit."""
-    options = Options(resolve("cuda:sm_80"), verify=True)
+    options = Options(resolve("cuda:sm_80"), verify=True, tf32=tf32)
     optimized, rng = optimize(model, options), np.random.default_rng()
     node = next(n for n in optimized.nodes if of_product(n))
     _, wanted, names = kernel_workload(node, optimized, options)

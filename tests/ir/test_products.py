@@ -25,7 +25,7 @@ from jangin.targets.rows import Row
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "sizes": ({"right": I16}, "numbers of one size"),
-    "a small sum": ({"total": I8}, "a wider sum"),
+    "a small sum": ({"total": I8}, "a sum that is wider than its numbers"),
     "floats and integers": ({"total": F32}, "floats alone"),
     "no terms": ({"terms": 0}, "a row and a term"),
     "rows of no columns": ({"rows": 2}, "columns"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -376,7 +376,7 @@ def test_peeled_middle_has_no_padding_to_test() -> None:
 def test_relayout(packing: Packing) -> None:
     """A weight of 6 x 7 is read in its packed layout."""
     func = PRIMITIVES["split"](naive("matmul"), "k0", 6 // packing.groups)
-    after = PRIMITIVES["relayout"](func, "w", *astuple(packing))
+    after = PRIMITIVES["relayout"](func, "w", *packing.layout)
     given = arrays_for(func, {})
     packed = {"x": given["x"], "w": packing.apply(given["w"])}
     assert packed["w"].shape == tuple(size(d, {}) for d in after.params[1].shape)
@@ -649,6 +649,18 @@ def test_a_schedule_prints_and_replays() -> None:
     assert str(steps[0]) == "split(i1, 4, cut)"
     assert apply(naive("map"), steps) == apply(naive("map"), steps)
     assert_same(naive("map"), apply(naive("map"), steps))
+
+
+def test_copies_are_rounded_only_for_products_that_round() -> None:
+    text = """func k(x: f32[8], y: f32[8], o: out f32[8]) {
+      alloc register left: f32[8]
+      serial i in 8 { left[i] = x[i] }
+      serial j in 8 { o[j] = dot1t(left[j], y[j]) }
+    }"""
+    assert "left[i] = tf32(x[i])" in print_func(do(parse_func(text), ("round_copies", "left")))
+    for other in ("left[j] * y[j]", "dot1t(left[j], y[j]) + left[j]"):
+        with pytest.raises(ScheduleError, match="left is read by other operations than products that round"):
+            do(parse_func(text.replace("dot1t(left[j], y[j])", other)), ("round_copies", "left"))
 
 
 def test_every_primitive_is_tested() -> None:

@@ -214,6 +214,20 @@ def test_panels_fetched_ahead(name: str, depth: int) -> None:
     assert_same(func, after)
 
 
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+def test_panels_in_two_buffers(depth: int) -> None:
+    """Panels are copied for the turn after next. A group waits once a turn, and before the first."""
+    func = naive("matmul")
+    *steps, fused, bound, done = product_steps(2, 2, 2, 2, depth, left=("k0i", "i0io", "i0ii"))
+    if depth != 5:
+        steps = [s for s in steps if s.name != "pad_terms"]
+    after = apply(func, [*steps, Step("stage", ("k0o", ("left", "right"))), fused, bound, done])
+    assert_same(func, after)
+    loops = [s for s in statements(after.body) if isinstance(s, For) and id(s) in barriers(after)]
+    first = "k0o" if depth < 3 else "x"  # two turns are no loop
+    assert [s.var.name for s in loops] == ["right_ei_fo", first, "right_ei_n", "right_ei_no"]
+
+
 def test_a_tile_is_turned() -> None:
     func = naive("transpose")
     text = """split(i1, 2) split(i2, 3) reorder((i0, i1o, i2o, i1i, i2i)) guard_loads(x)

@@ -60,6 +60,8 @@ class Dialect(ABC):
     - `most_lanes`: of a vector.
     - `groups`: its work-groups, if it has any.
     - `extremes`: it has `min` and `max` of integers.
+    - `waits`: the statement that waits for a work-item's own copies to shared memory, if copies go on beside
+      other work.
     - `wraps`: signed integers wrap, by whatever flags its compiler is given.
     """
 
@@ -71,6 +73,7 @@ class Dialect(ABC):
     most_lanes: int = 1 << 20
     groups: Groups | None = None
     extremes: bool = False
+    waits: str = ""
     wraps: bool = True
 
     @abstractmethod

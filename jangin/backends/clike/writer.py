@@ -103,6 +103,19 @@ class ClikeWriter(Writer):
         assert self.dialect.groups is not None
         self.effect(self.dialect.groups.barrier)
 
+    @property
+    def asynchronous(self) -> bool:
+        return bool(self.dialect.waits) and bool(self.target.fragment_rows)
+
+    def copy_apart(self, to: Pointer, at: Pointer, whole: Value, ahead: Sequence[int]) -> None:
+        self.effect(f"copy_apart<{ahead[0]}, {ahead[1]}>({to}, {at}, {whole.ref})")
+
+    def wait_at_barriers(self) -> None:
+        assert self.dialect.groups is not None
+        barrier, wait = (f"  {text};" for text in (self.dialect.groups.barrier, self.dialect.waits))
+        self.lines[:] = [part for s in self.lines for part in ((wait, s) if s == barrier else (s,))]
+        self.lines.append(wait)
+
     # --- values of lanes
 
     def literal(self, number: Scalar, dtype: DType) -> str:

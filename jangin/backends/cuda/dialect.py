@@ -38,7 +38,7 @@ class Cuda(Dialect):
 
     inline, shared, restrict, long = "static __forceinline__", "", "__restrict__", "ll"
     extremes, wraps = True, False
-    groups = Groups("threadIdx.x", "__syncthreads()", "")
+    groups, waits = Groups("threadIdx.x", "__syncthreads()", ""), "wait_copies()"
 
     def head(self) -> str:
         return "\n".join([*(f"typedef {_TYPES[t.name]} {t};" for t in SCALARS), INTRINSICS, VECTORS])

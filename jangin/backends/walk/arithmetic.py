@@ -92,6 +92,8 @@ class Arithmetic:
 
     def dot(self, product: Product, x: Value, y: Value, z: Value) -> Value:
         """Return z plus the Product's sum for the words x and y."""
+        if product.rounds:
+            x, y = self._tf32(x), self._tf32(y)
         x, y, z = self.w.unify(x, y, z)
         if product.terms == 1 and self.w.target.product_row(product, x.lanes) is None:
             return self.fma(self.convert(z.dtype, x), self.convert(z.dtype, y), z)
@@ -242,6 +244,8 @@ class Arithmetic:
             return w.absolute(x)
         if fn in _ROUNDING:
             return self._unary(fn, x)
+        if fn == "tf32":
+            return self._tf32(x)
         if fn == "sign":
             zero = w.like(0, x)
             below = w.select(w.compare("lt", x, zero), w.like(-1, x), x)
@@ -250,6 +254,14 @@ class Arithmetic:
             root = self._unary("sqrt", x)
             return root if fn == "sqrt" else w.binary("div", w.like(1, x), root)
         return None
+
+    def _tf32(self, x: Value) -> Value:
+        """Return an f32 rounded to tf32. The sum of its bits changes NaN, which stays as it is."""
+        w = self.w
+        bits = w.bitcast(I32, x)
+        half, kept = w.like(1 << 12, bits), w.like(-1 << 13, bits)
+        near = w.bitcast(F32, w.binary("and", w.binary("add", bits, half), kept))
+        return w.select(w.compare("unordered", x, x), x, near)
 
     def _int_unary(self, fn: str, x: Value) -> Value | None:
         w, zero = self.w, self.w.like(0, x)

@@ -23,7 +23,8 @@ from jangin.targets.small import ARGUMENT
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
-    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "isnan", "isinf",
+    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "tf32", "isnan",
+    "isinf",
     *BITCASTS, *HALVES, *PAIRS, *PRODUCTS,
 })  # fmt: skip
 CHEAP_NODES = 24

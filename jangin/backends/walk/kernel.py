@@ -15,7 +15,7 @@ from jangin.backends.walk.tiles import Tiles
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir import te
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import Binary, Const, Expr, Load, Var, const, land, select
+from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const, is_const, land, select
 from jangin.ir.fragments import WARP
 from jangin.ir.graph import CompileError
 from jangin.ir.groups import barriers, shared_layout, threads
@@ -40,6 +40,9 @@ from jangin.ir.loop import (
 from jangin.ir.simplify import Range, interval, linear, simplify
 from jangin.ir.traversal import free_vars, loads, rewrite, substitute
 
+COPIED = 16
+"""Bytes of a copy to shared memory that goes on beside other work (PTX ISA, `cp.async`)."""
+
 
 class Kernel:
     """Writes one kernel's statements through a writer. Raises CompileError, which names the kernel, if
@@ -60,7 +63,8 @@ class Kernel:
         self._item = writer.work_item() if self._grouped else None
         self._barriers = barriers(func) if self._item else frozenset[int]()
         self.fragments = Fragments(func, self.x)
-        self._in_thread = False
+        self._in_thread = self._copied = False
+        self._stages = writer.asynchronous and any(map(_is_copied_in_turn, statements(func.body)))
 
     def run(self) -> None:
         with ExitStack() as stack:
@@ -74,6 +78,8 @@ class Kernel:
                 self.statement(self.func.body)
         if self.tiles.shapes:
             self.w.tiles(self.tiles.shapes)
+        if self._copied:
+            self.w.wait_at_barriers()
 
     def statement(self, s: Stmt) -> None:
         if isinstance(s, Block):
@@ -106,6 +112,8 @@ class Kernel:
             raise CompileError(
                 f"{self.func.name}: {s.kind} loop {s.var} has extent {s.extent}, which isn't constant"
             )
+        if s.kind == "serial":
+            self._wait(s)
         if s is self._rounds:
             self.statement(s.body)
         elif s.kind in ITEM_KINDS and self._item is not None:
@@ -144,10 +152,7 @@ class Kernel:
     def _thread(self, s: For, item: Value) -> None:
         """Write a work-item's own iteration of a thread loop, or its warp's iteration of a warp loop, after a
         barrier if it is needed."""
-        if id(s) in self._barriers:
-            self.w.barrier()
-            for name in self.memory.bases:
-                self.memory.written(name)
+        self._wait(s)
         self._in_thread = True
         with ExitStack() as stack:
             if s.kind == "warp":
@@ -158,6 +163,13 @@ class Kernel:
             stack.enter_context(self.ix.bound(s.var, loop_range(s), 0))
             self.statement(s.body)
         self._in_thread = False
+
+    def _wait(self, s: For) -> None:
+        """Write the barrier before a loop, if it is needed."""
+        if id(s) in self._barriers:
+            self.w.barrier()
+            for name in self.memory.bases:
+                self.memory.written(name)
 
     def _serial(self, s: For, first: Value, end: Value) -> None:
         for name in buffers_written(s.body):
@@ -232,8 +244,21 @@ class Kernel:
         uniform = self.ix.lane is not None and not any(self.ix.varies(i) for i in s.index)
         if uniform and (self.ix.varies(s.value) or reads_itself(s)):
             self._reduce(s)
+        elif self._copies_apart(s):
+            self._copied = True
         else:
             self.memory.store(s.buffer, s.index, self.x.evaluate(s.value))
+
+    def _copies_apart(self, s: Store) -> bool:
+        """Copy a vector to shared memory beside the work that follows, where the target can. Other work-items
+        read it only after a barrier, which waits for it. Return False, with nothing written, for any other
+        store."""
+        source, whole = _copied(s)
+        if not (self._in_thread and self._stages) or source is None or self.ix.varies(whole):
+            return False
+        if source.dtype is not s.buffer.dtype or self.ix.lanes * source.dtype.bytes != COPIED:
+            return False
+        return self.memory.copy_apart(s.buffer, s.index, source, self.x.condition(whole))
 
     def _reduce(self, s: Store) -> None:
         """Write `place = op(place, value of each lane)`: the values of all lanes are combined with one
@@ -366,6 +391,26 @@ class Kernel:
         self.scratch = start
         if before is not None:
             bases[buffer.name] = before
+
+
+def _copied(s: Store) -> tuple[Load | None, Expr]:
+    """Return the load that a store copies from memory to shared memory, and the condition without which it
+    stores 0. The load is None for any other store."""
+    source: Expr = s.value
+    whole: Expr = const(True, BOOL)
+    if isinstance(source, Select) and is_const(source.b, 0):
+        whole, source = source.cond, source.a
+    copies = s.buffer.memory == "shared" and isinstance(source, Load) and source.buffer.memory == "global"
+    return (source if copies and isinstance(source, Load) else None), whole
+
+
+def _is_copied_in_turn(s: Stmt) -> bool:
+    """Return whether a loop copies vectors from memory to shared memory in each of its iterations. The copies
+    may then go on beside its work."""
+    if not isinstance(s, For) or s.kind != "serial":
+        return False
+    rows = (k.body for k in statements(s.body) if isinstance(k, For) and k.kind == "vector")
+    return any(isinstance(row, Store) and _copied(row)[0] is not None for row in rows)
 
 
 def _quotient_of(e: Expr, lane: Var) -> bool:

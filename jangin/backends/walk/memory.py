@@ -343,6 +343,21 @@ class Memory:
                 self._store_scattered(buffer, where, v)
         self.written(buffer.name)
 
+    def copy_apart(self, to: Buffer, index: tuple[Expr, ...], source: Load, whole: Value) -> bool:
+        """Copy the lanes' elements to shared memory by `Writer.copy_apart`. Return False, with nothing
+        written, unless both are aligned rows."""
+        places = self.ix.flat(to, index), self.ix.flat(source.buffer, source.index)
+        if self.masks or len(buffers_loaded(source)) > 1 or any(p.step != 1 for p in places):
+            return False
+        if not all(_aligned(p, self.ix.lanes) for p in places):
+            return False
+        starts = [p._replace(offset=0) for p in places]
+        at, origin = (self.pointer(b, p) for b, p in zip((to, source.buffer), starts, strict=True))
+        ahead = tuple(p.offset * to.dtype.bytes for p in places)
+        self.w.copy_apart(at, origin, whole, ahead)
+        self.written(to.name)
+        return True
+
     def _store_row(self, buffer: Buffer, index: tuple[Expr, ...], where: Linear, v: Value) -> None:
         pointer = self.pointer(buffer, where)
         mask = self.masks[-1] if self.masks else None

@@ -146,6 +146,23 @@ class Writer(ABC):
         wrote."""
         raise NotImplementedError
 
+    @property
+    def asynchronous(self) -> bool:
+        """Whether `copy_apart` has text."""
+        return False
+
+    def copy_apart(self, to: Pointer, at: Pointer, whole: Value, ahead: Sequence[int]) -> None:
+        """Copy 16 bytes from memory to a group's shared memory beside the work that follows. Set them to 0 if
+        not `whole`.
+
+        The bytes lie `ahead` of the addresses `to` and `at`, and are aligned. The next barrier waits for the
+        copy (`wait_at_barriers`)."""
+        raise NotImplementedError
+
+    def wait_at_barriers(self) -> None:
+        """Let each barrier that is written so far, and the kernel's end, wait for the copies before it."""
+        raise NotImplementedError
+
     # --- values of lanes
 
     def constant(self, value: Scalar, dtype: DType) -> Value:

@@ -13,8 +13,11 @@ bfloat16 are taken for 0. FMLAL's product is exact, and its sum is rounded once,
 bfloat16, x86's instruction rounds to the nearest each time it adds a product. Arm's instruction rounds to
 odd.
 
-GPUs multiply matrices of either type, whose numbers the work-items of a warp share. Their manual leaves open
-in which order the instruction adds, and how it rounds between. Nothing is paired for it.
+`tf32` marks products of float32 for instructions that multiply numbers rounded to tf32. Such a product is
+exact, and its sum is one of f32. It is a pass of its own, because only some callers allow the rounding.
+
+GPUs multiply matrices of all these types, whose numbers the work-items of a warp share. Their manual leaves
+open in which order the instruction adds, and how it rounds between. Nothing is paired for it.
 
 Some instructions multiply matrices of two rows by two columns, of four numbers each. They serve products of
 several rows. Arm's matrix instruction adds two pairs, one after the other, like the instruction for pairs.
@@ -37,7 +40,18 @@ from jangin.targets.target import Target
 def bf16(graph: Graph, target: Target) -> Graph:
     """Return the graph with the products marked that instructions for 16-bit numbers make. A product is
     marked only if that should be quicker."""
-    products = [p for p in target.machine.products if p.left.is_float]
+    return _with_products(
+        [p for p in target.machine.products if p.left.is_float and not p.rounds], graph, target
+    )
+
+
+def tf32(graph: Graph, target: Target) -> Graph:
+    """Return the graph with products of float32 marked whose numbers may be rounded to tf32, for instructions
+    that multiply them."""
+    return _with_products([p for p in target.machine.products if p.rounds], graph, target)
+
+
+def _with_products(products: Sequence[Product], graph: Graph, target: Target) -> Graph:
     if not products:
         return graph
     marked = [_marked(n, products, graph, target) for n in graph.nodes]
@@ -56,7 +70,7 @@ def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
     Winograd's method in f32. On a GPU, return whether warps multiply it."""
     if not isinstance(node.attrs, (Conv, MatMul)):
         return False
-    if any(graph.dtype(n) is not dot.left for n in (*node.inputs, *node.outputs)):
+    if node.attrs.dot or any(graph.dtype(n) is not dot.left for n in (*node.inputs, *node.outputs)):
         return False
     if target.groups:
         return _by_warps(node, graph)

@@ -86,6 +86,8 @@ def _multiplies(kernel: Node, name: str, graph: Graph, target: Target) -> bool:
         return False
     (product,) = readers
     x, w = product.inputs
+    if isinstance(product.attrs, (Conv, MatMul)) and product.attrs.dot is not None:
+        return False  # its numbers are those of the instruction
     if w != name or x == name or body.dtype(x) is not F32 or body.dtype(product.outputs[0]) is not F32:
         return False
     if target.groups:  # kernels for work-groups copy panels as they are

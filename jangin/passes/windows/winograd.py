@@ -155,7 +155,10 @@ def _fits(node: Node, graph: Graph) -> bool:
         return False
     return (
         x in graph.values
-        and (conv.dot == DOT2 or (graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None))
+        and (
+            conv.dot == DOT2
+            or (conv.dot is None and graph.dtype(x) == graph.dtype(weights) == F32 and conv.dtype is None)
+        )
         and is_window(conv)
     )
 

@@ -10,8 +10,8 @@ threads copy panels of both operands to shared memory, 16 bytes at a time.
 A convolution is a product whose rows are pixels, and whose terms are taps and channels (implicit GEMM). Its
 image is gathered as it is copied. A pixel outside of the image is 0.
 
-The next panels' elements are fetched into registers before a panel's products, and stored after them
-(`ahead`), if there are several.
+The next panels' elements are copied beside a panel's products (`ahead`), if there are several. They go to
+second buffers if all are copied 16 bytes at a time, or else through registers.
 
 Source: Markidis et al., "NVIDIA tensor core programmability, performance and precision" (2018).
 """
@@ -24,23 +24,29 @@ from dataclasses import dataclass
 
 from jangin.ir import te
 from jangin.ir.expr import Load, Var, const, product_of
-from jangin.ir.fragments import WARP
+from jangin.ir.fragments import HALF, WARP
 from jangin.ir.products import Product
 from jangin.schedule.primitives import find
 from jangin.templates.common import fuse_all, stride
 from jangin.templates.gpu.common import BANKS, blocks, constant, split_terms
-from jangin.templates.roles import Roles, pack_right, packing_positions, roles
+from jangin.templates.roles import Roles, pack_right, pack_terms, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 TILES = (
-    (2, 2, 4, 8), (2, 4, 4, 4), (2, 2, 4, 4), (2, 2, 2, 4), (1, 4, 4, 2), (1, 4, 2, 4), (1, 4, 2, 2),
-    (1, 4, 1, 4), (1, 4, 1, 2),
+    (2, 2, 4, 8), (2, 4, 4, 4), (2, 2, 4, 4), (2, 2, 2, 4), (1, 4, 4, 2), (1, 4, 2, 4),
+    (1, 4, 2, 2), (1, 4, 1, 4), (1, 4, 1, 2),
 )  # fmt: skip
 """Tiles to try: warps down and across a group's tile, then matrices down and across of each warp."""
-DEPTHS = (64, 32)
+DEPTHS = (128, 64)
+"""Bytes of each row of a panel to try."""
+FETCHED, STAGED = 1, 2
+"""Ways to copy the next panels beside a panel's products: through registers, or to second buffers of shared
+memory (`cp.async`)."""
 SYNC = 40.0
 """Cycles for a panel's barriers, and for the first loads after them."""
+ONCE = 0.4
+"""The part of `SYNC` of panels in second buffers, which need one barrier, and no stores before it."""
 BEGUN = 1400.0
 """Cycles to begin a group, to wait for its first panel, and to write its sums back."""
 RESIDENT = 2
@@ -94,23 +100,29 @@ class WarpProduct(Template):
         self.batches = math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in p.constants and packing_positions(role) is not None
         self.element = role.left.dtype.bytes
+        self.whole = self._in_rows(role.left, role.rows[-1]), self._in_rows(role.right, role.column)
         self.gathers = sum(size[k] > 1 for k in role.k) > 1
+
+    def _in_rows(self, load: Load, line: str) -> bool:
+        """Return whether an operand is copied 16 bytes at a time."""
+        axes = {a.var.name: a.extent for a in (*self.stage.axes, *self.stage.reduce_axes)}
+        across = [axes[n] for n in (line, self.role.k[-1]) if runs(load, n, self.workload)]
+        size = constant(across[0]) if across else None
+        packed = load is self.role.right and self.packed and not self.matrix.rounds
+        return packed or (size is not None and size % self.gpu.lanes(self.element) == 0)
 
     def _registers(self, params: Params) -> int:
         """Return the registers of a work-item for its sums and for the elements fetched ahead. An element
         that is copied alone takes one, and so does its condition. A gathered load also takes `GATHER`."""
-        role, each = self.role, 4 // self.element
-        axes = {a.var.name: a.extent for a in (*self.stage.axes, *self.stage.reduce_axes)}
-        inner = (role.left, role.rows[-1]), (role.right, role.column)
+        each = 4 // self.element
         registers = 4 * params["tm"] * params["tn"]
-        for (load, line), lines in zip(inner, self.shape(params), strict=True):
-            across = [axes[n] for n in (line, role.k[-1]) if runs(load, n, self.workload)]
-            size = constant(across[0]) if across else None
-            packed = load is role.right and self.packed
-            whole = packed or (size is not None and size % self.gpu.lanes(self.element) == 0)
+        for load, lines, whole in zip(
+            (self.role.left, self.role.right), self.shape(params), self.whole, strict=True
+        ):
             elements = lines * params["bk"] // (WARP * params["wm"] * params["wn"])
-            registers += elements // each if whole else 2 * elements
-            if load is role.left and self.gathers:
+            if params["ahead"] == FETCHED:
+                registers += elements // each if whole else 2 * elements
+            if load is self.role.left and self.gathers:
                 registers += GATHER * elements // (self.gpu.lanes(self.element) if whole else 1)
         return registers
 
@@ -124,17 +136,30 @@ class WarpProduct(Template):
     def space(self) -> Sequence[Params]:
         choices = list[Params]()
         for wm, wn, tm, tn in TILES:
-            for bk in DEPTHS:
+            for depth in DEPTHS:
+                bk = depth // self.element
                 params = {"wm": wm, "wn": wn, "tm": tm, "tn": tn, "bk": bk}
-                bm, bn = self.shape(params)
+                params["ahead"] = 0 if self.depth <= bk else STAGED if self._staged(params) else FETCHED
                 threads = WARP * wm * wn
-                padded = BANKS // self.element
-                shared = self.element * (bk + padded) * (bm + bn)
-                whole = all(n * bk % (self.gpu.lanes(self.element) * threads) == 0 for n in (bm, bn))
-                fits = shared <= self.gpu.shared and self._registers(params) <= MOST_REGISTERS
-                if threads <= self.gpu.group and fits and whole:
-                    choices.append({**params, "ahead": int(self.depth > bk)})
+                shares = self.gpu.lanes(self.element) * threads
+                fits = self._shared(params) <= self.gpu.shared and self._registers(params) <= MOST_REGISTERS
+                if (
+                    threads <= self.gpu.group
+                    and fits
+                    and all(n * bk % shares == 0 for n in self.shape(params))
+                ):
+                    choices.append(params)
         return choices
+
+    def _staged(self, params: Params) -> bool:
+        """Return whether both panels are copied beside the products. Numbers that are rounded go through
+        registers."""
+        return not self.matrix.rounds and all(self.whole) and 2 * self._shared(params) <= self.gpu.shared
+
+    def _shared(self, params: Params) -> int:
+        """Return the bytes of a group's panels."""
+        rows = sum(self.shape(params)) * (params["bk"] * self.element + BANKS)
+        return rows * (2 if params.get("ahead") == STAGED else 1)
 
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the longer of the products and the memory traffic of whole tiles.
@@ -147,8 +172,10 @@ class WarpProduct(Template):
         turns = math.ceil(groups / gpu.units)
         resident = min(turns, RESIDENT)
         busy = min(1.0, resident * wm * wn / (2 * CORES))  # two warps a core hide the instruction's latency
+        wait = SYNC * (ONCE if params["ahead"] == STAGED else 1)
+        rate = gpu.matrix_rate * HALF / self.element
         read = wm * wn * (tm * self.matrix.rows + tn * self.matrix.columns) * bk * self.element
-        panel = max(bm * bn * bk / gpu.matrix_rate / busy, read / SHARED_BYTES) + SYNC / resident
+        panel = max(bm * bn * bk / rate / busy, read / SHARED_BYTES) + wait / resident
         work = turns * (math.ceil(self.depth / bk) * panel + BEGUN / resident) / gpu.clock
         moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
         return float(gpu.startup + max(work, moved / gpu.bandwidth))
@@ -176,10 +203,13 @@ class _Tiler:
 
     def run(self) -> None:
         do, role, q, matrix = self.rec.do, self.role, self.params, self.product.matrix
-        if self.product.packed:
+        packed, rounds = self.product.packed, matrix.rounds
+        if packed and rounds:
+            pack_terms(self.rec, role)
+        elif packed:
             pack_right(self.rec, role, self.product.shape(q)[1])
         rows_run = runs(role.left, role.rows[-1], self.product.workload)
-        columns_run = self.product.packed or runs(role.right, role.column, self.product.workload)
+        columns_run = not rounds if packed else runs(role.right, role.column, self.product.workload)
         row, c = fuse_all(self.rec, role.rows, "m"), role.column
         k = split_terms(self.rec, self.role.k, self.params["bk"], self.acc)
         for loop, warps, each, size in (
@@ -193,7 +223,7 @@ class _Tiler:
         warp, tiles, lines = ([f"{loop}{part}" for loop in (row, c)] for part in ("io", "iio", "iii"))
         terms = [f"{k}io", f"{k}ii"]
         do("reorder", [*role.batch, f"{row}o", f"{c}o", *warp, *tiles, *lines])
-        padded = (role.right.buffer.name,) if self.product.packed else ()
+        padded = (role.right.buffer.name,) if packed and not rounds else ()
         do("privatize", self.acc, [*warp, *tiles, *lines], padded)
         do("reorder", [*warp, terms[0], *tiles, *lines, terms[1]])
         down, across = ([f"{loop}io", f"{loop}iio", f"{loop}iii"] for loop in (row, c))
@@ -211,7 +241,10 @@ class _Tiler:
         for loop in (terms[0], f"left_part_{tiles[0]}", f"right_part_{tiles[1]}"):
             do("unroll", loop)
         if q["ahead"]:
-            do("fetch_ahead", f"{k}o", ["left", "right"])
+            do("stage" if q["ahead"] == STAGED else "fetch_ahead", f"{k}o", ["left", "right"])
+        if rounds:
+            for panel in ["left"] if packed else ["left", "right"]:
+                do("round_copies", panel)
         blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
 
     def _panel(

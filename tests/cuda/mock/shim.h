@@ -97,8 +97,10 @@ static int current;
 static void (*work)();
 static bool uneven;
 
+static int copying[1024];  // copies of each that haven't arrived
 static void begin() {
   work();
+  if (copying[current]) __builtin_trap();  // it ends before its copies
   fibers[current].done = true;
   _longjmp(scheduler, 1);
 }
@@ -288,6 +290,32 @@ static void ldmatrix(int count, bool trans, u16 *to, const u16 *row) {
 }
 }  // namespace shim
 
+// cp.async .cg, cp-size 16, src-size: "a non-blocking instruction which initiates an asynchronous copy operation
+// of data from" global to shared memory. Both addresses are aligned to 16 bytes. The bytes beyond src-size are
+// zero. cp.async.wait_all waits for "all prior cp.async operations initiated by the executing thread". Here a
+// copy is made as late as it may be, and until then its place has no number that means anything. A work-item
+// must not end before its copies.
+namespace shim {
+struct Copy { char *to; const char *from; bool whole; };
+static Copy copies[1024][256];
+static void cp_async(void *to, const void *from, bool whole) {
+  if ((size_t)to % 16 || (whole && (size_t)from % 16) || copying[current] == 256) __builtin_trap();
+  copies[current][copying[current]++] = {(char *)to, (const char *)from, whole};
+  memset(to, 0xff, 16);
+}
+static void wait_all() {
+  for (int n = 0; n < copying[current]; ++n) {
+    const Copy &c = copies[current][n];
+    if (c.whole) memcpy(c.to, c.from, 16); else memset(c.to, 0, 16);
+  }
+  copying[current] = 0;
+}
+}  // namespace shim
+template <int TO, int FROM> static void copy_apart(void *to, const void *from, bool whole) {
+  shim::cp_async((char *)to + TO, (const char *)from + FROM, whole);
+}
+static void wait_copies() { shim::wait_all(); }
+
 static f32 of_bfloat(u16 b) { const unsigned bits = (unsigned)b << 16; f32 v; memcpy(&v, &bits, 4); return v; }
 static void mma_bf16(f32 *c, const u16 *a, const u16 *b) {
   f32 x[8], y[4];
@@ -300,6 +328,20 @@ static void mma_f16(f32 *c, const u16 *a, const u16 *b) {
   for (int i = 0; i < 8; ++i) x[i] = of_half(a[i]);
   for (int i = 0; i < 4; ++i) y[i] = of_half(b[i]);
   shim::mma(16, c, x, 8, shim::a16, y, 4, shim::b16);
+}
+// "mma with .tf32 operands": the operands are numbers that cvt.rna.tf32 has made. The layout of their lowest 13
+// bits is the machine's own, so any other number ends the kernel.
+static f32 of_tf32(f32 v) {
+  unsigned bits;
+  memcpy(&bits, &v, 4);
+  if (v == v && (bits & 0x1fff)) __builtin_trap();
+  return v;
+}
+static void mma_tf32(f32 *c, const f32 *a, const f32 *b) {
+  f32 x[4], y[2];
+  for (int i = 0; i < 4; ++i) x[i] = of_tf32(a[i]);
+  for (int i = 0; i < 2; ++i) y[i] = of_tf32(b[i]);
+  shim::mma(8, c, x, 4, shim::a8, y, 2, shim::b8);
 }
 // An address of 32-bit elements is one of pairs of 16 bits.
 template <int N, bool TRANS, class T> static void load_matrices(T *to, const T *row) {
