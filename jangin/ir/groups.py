@@ -116,8 +116,8 @@ class _Touched:
 
 
 def barriers(func: Func) -> frozenset[int]:
-    """Return the ids (`id`) of the loops before which all work-items of a group must wait for each other. They
-    are thread loops, and serial loops around them.
+    """Return the ids (`id`) of the loops before which all work-items of a group must wait for each other.
+    They are thread loops, and serial loops around them.
 
     A loop must wait if it touches memory that another thread loop wrote since the last barrier, or writes
     memory that another read. If only the first iteration of a serial loop would wait, for what came before

@@ -70,8 +70,8 @@ def round_copies(func: Func, buffer: str) -> Func:
 
 
 def _only_factor(func: Func, buffer: str) -> bool:
-    """Return whether a buffer is read, and only as a factor of products that round it. Copies to local buffers
-    that are read so are allowed."""
+    """Return whether a buffer is read, and only as a factor of products that round it. Copies to local
+    buffers that are read so are allowed."""
     copies, read, results = set[str](), False, {b.name for b in func.params}
     for s in statements(func.body):
         for e in expressions(s):
