@@ -28,12 +28,13 @@ pytestmark = pytest.mark.skipif(not ADAPTERS, reason=NONE)
 
 def made(name: str, n: int) -> Iterator[tuple[Func, dict[str, Array], dict[str, int]]]:
     """Yield a kernel of each template that fits, with its best parameters, and with arguments for size
-    `n`."""
+    `n`. If a product's best has no panels, one with panels comes before it."""
     wanted = asked(name, WEBGPU)
-    for match in TEMPLATES.values():
-        template = match(wanted)
-        if template is not None:
-            scheduled = template.schedule(min(template.space(), key=template.estimate))
+    for template in filter(None, (match(wanted) for match in TEMPLATES.values())):
+        best = min(template.space(), key=template.estimate)
+        panels = [p for p in template.space() if p.get("bk") and not best.get("bk")]
+        for params in (*sorted(panels, key=template.estimate)[:1], best):
+            scheduled = template.schedule(params)
             sizes = {v.name: n for v in wanted.symbols}
             given = packed(scheduled, random_inputs(KERNELS[name][0][1], sizes, n))
             out = scheduled.func.results[0]

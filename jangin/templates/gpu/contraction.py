@@ -9,6 +9,9 @@ copied.
 With `ahead` (double buffering), the next panels' elements are fetched into registers before a panel's
 products, and stored after them.
 
+Without panels (`bk` is 0), each thread loads the elements of a term from memory, whose caches the group
+shares. The shader is shorter, and work-items never wait for each other.
+
 Sources: Volkov and Demmel, "Benchmarking GPUs to tune dense linear algebra" (2008), and for convolutions
 Chetlur et al., "cuDNN: efficient primitives for deep learning" (2014).
 """
@@ -43,9 +46,11 @@ TILES = (
 )  # fmt: skip
 """Tiles to try: threads down and across a group's tile, then rows and columns of each thread."""
 DEPTHS = (16, 8)
-COMMON = {"ty": 8, "tx": 8, "tm": 4, "tn": 4, "bk": 8, "ahead": 0}
+COMMON = {"ty": 16, "tx": 4, "tm": 4, "tn": 4, "bk": 0, "ahead": 0}
 """The parameters that kernels share on devices whose compilers users wait for (`Gpu.compiling`). Browsers
-fill shared memory with zeros, and some compile a store for each value, so panels are small."""
+fill shared memory with zeros and check each index, so there are no panels."""
+CACHED = 2.0
+"""The time of a load that neighbouring work-items share, in instructions."""
 RESIDENT = 4
 """Groups that a compute unit runs side by side."""
 SYNC = 60.0
@@ -100,7 +105,7 @@ class Contraction(Template):
                     few = bk * max(ty * tm, tx * tn) <= AHEAD * ty * tx and self.depth > bk
                     tile = {"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": bk}
                     choices += [{**tile, "ahead": n} for n in range(1 + few)]
-        return choices
+        return [COMMON, *choices] if self.gpu.compiling else choices
 
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the longer of the computation and the memory traffic of whole tiles.
@@ -111,15 +116,18 @@ class Contraction(Template):
         t, (ty, tx, tm, tn, bk) = self.gpu, (params[n] for n in ("ty", "tx", "tm", "tn", "bk"))
         bm, bn = ty * tm, tx * tn
         groups = self.batches * math.ceil(self.rows / bm) * math.ceil(self.columns / bn)
-        panels = math.ceil(self.depth / bk)
-        each = bk * (tm * tn + tm / 2 + tn / 4) + self._copies(params) + SYNC
+        if bk:
+            panels = math.ceil(self.depth / bk)
+            each = bk * (tm * tn + tm / 2 + tn / 4) + self._copies(params) + SYNC
+        else:
+            panels, each = self.depth, tm * tn + CACHED * (tm + self.widening + tn)
         turns = math.ceil(groups / t.units)
         resident = min(turns, RESIDENT)
         items = resident * ty * tx * min(BUSY, tm * tn / 2)  # sums that don't wait for each other
         share = min(1.0, items / (t.width * BUSY))
         kept = 2 * bk * (bm + bn) / (ty * tx)  # instructions that move the elements fetched ahead
         group = math.ceil(ty * tx / t.width) * (panels * (each + params["ahead"] * kept) + 4 * tm * tn)
-        group += 0 if params["ahead"] else panels * WAIT / resident
+        group += panels * WAIT / resident if bk and not params["ahead"] else 0
         work = turns * group / t.clock / share
         moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
         own = 0.0 if params == COMMON else t.compiling
@@ -156,14 +164,39 @@ class _Tiler:
         if self.product.packed:
             pack_right(self.rec, role, q["tx"] * q["tn"])
         row = fuse_all(self.rec, role.rows, "m")
-        k = split_terms(self.rec, self.role.k, self.params["bk"], self.acc)
+        k = split_terms(self.rec, role.k, q["bk"], self.acc) if q["bk"] else ""
         for loop, many, few in ((row, q["ty"], q["tm"]), (c, q["tx"], q["tn"])):
             do("split", loop, many * few)
             do("split", f"{loop}i", few)
         lanes = [f"{row}io", f"{c}io", f"{row}ii", f"{c}ii"]
         do("reorder", [*role.batch, f"{row}o", f"{c}o", *lanes])
         do("privatize", self.acc, lanes, tuple(role.constants) if self.product.packed else ())
-        do("reorder", [*lanes[:2], f"{k}i", *lanes[2:]])
+        do("reorder", [*lanes[:2], *([f"{k}i"] if k else role.k), *lanes[2:]])
+        if k:
+            self._panels(row, k)
+        else:
+            self._loads(row)
+        for suffix in ("", "_z", "_w"):
+            do("fuse", f"{row}io{suffix}", f"{c}io{suffix}", f"x{suffix}")
+            do("bind_thread", f"x{suffix}")
+            do("unroll", f"{row}ii{suffix}")
+            do("unroll" if suffix == "_w" and not self._wide_stores() else "vectorize", f"{c}ii{suffix}")
+        if k:
+            self._store_panels(k)
+        blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
+
+    def _loads(self, row: str) -> None:
+        """Let a thread load the elements of a term for its rows and columns, each of them once."""
+        do, role, c = self.rec.do, self.role, self.role.column
+        right = role.constants if role.parts else role.right.buffer.name
+        do("pack", role.k[-1], role.left.buffer.name, [f"{row}ii"], "left", "register")
+        do("pack", role.k[-1], right, [f"{c}ii"], "right", "register")
+        do("unroll", f"left_{row}ii")
+        do("vectorize", f"right_{c}ii")
+
+    def _panels(self, row: str, k: str) -> None:
+        """Let a group copy its rows and columns of each panel's terms to shared memory."""
+        do, role, c = self.rec.do, self.role, self.role.column
         right = role.constants if role.parts else role.right.buffer.name
         do("pack", f"{k}o", role.left.buffer.name, [f"{k}i", f"{row}io", f"{row}ii"], "left", "shared")
         do("pack", f"{k}o", right, [f"{k}i", f"{c}io", f"{c}ii"], "right", "shared")
@@ -171,11 +204,10 @@ class _Tiler:
         copy_panel(self.rec, "left", [f"{row}io", f"{row}ii", f"{k}i"], self.threads)
         order = [f"{k}i", *columns] if self._columns_run() else [*columns, f"{k}i"]
         copy_panel(self.rec, "right", order, self.threads)
-        for suffix in ("", "_z", "_w"):
-            do("fuse", f"{row}io{suffix}", f"{c}io{suffix}", f"x{suffix}")
-            do("bind_thread", f"x{suffix}")
-            do("unroll", f"{row}ii{suffix}")
-            do("unroll" if suffix == "_w" and not self._wide_stores() else "vectorize", f"{c}ii{suffix}")
+
+    def _store_panels(self, k: str) -> None:
+        """Spread the panels over the banks of shared memory, and fetch them ahead if that is asked for."""
+        do, q = self.rec.do, self.params
         do("join_axes", self.acc, 2)
         spread_over_banks(self.rec, "left", self.product.element)
         if not self._columns_run():
@@ -184,7 +216,6 @@ class _Tiler:
             for panel in ("left", "right"):
                 do("unroll", f"{panel}_eo")
             do("fetch_ahead", f"{k}o", ["left", "right"])
-        blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
 
     def _wide_stores(self) -> bool:
         """Return whether results are stored by vectors. If columns are left over, the stores need masks."""
