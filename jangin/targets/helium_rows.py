@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from jangin.ir.dtype import F32, I8, I16, I32, U8, U16, U32, DType
-from jangin.targets.rows import PORTABLE, Row
+from jangin.targets.rows import NEAREST, PORTABLE, Row
 
 SUMS = 5
 """Registers for sums across lanes. They lie in every second general register."""
@@ -71,8 +71,60 @@ _FMA = Row(
     "fma", (F32,), "x: T[N], y: T[N], z: T[N]", "T", "r[i] = fma(x[i], y[i], z[i])",
     c="({T})vfmaq_f32((float32x4_t)z, (float32x4_t)x, (float32x4_t)y)", lanes=4,
 )  # fmt: skip
-_BY_LANE = ("min", "max", "min_number", "max_number", "to_i32", "to_i64")
-"""Portable rows that compare floats. GCC 12 keeps one lane alone of such a comparison."""
+_COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+
+
+def _compared(dtype: DType) -> Iterator[Row]:
+    """Yield the comparisons, whose results are masks of whole elements. Helium's `lt` and `le` hold for NaN,
+    and numbers without sign have neither."""
+    kind = "f32" if dtype.is_float else _kind(dtype)
+    for op, sign in _COMPARISONS.items():
+        turned = {"lt": "gt", "le": "ge"}.get(op, op)
+        name = {"gt": "hi", "ge": "cs"}.get(turned, turned) if dtype is U32 else turned
+        both = ", ".join(_lanes(dtype, v) for v in ("xy" if op == turned else "yx"))
+        yield Row(
+            f"compare_{op}", (dtype,), "x: T[N], y: T[N]", "bool", f"r[i] = x[i] {sign} y[i]",
+            c=f"({{i32}})vpselq_s32(vdupq_n_s32(-1), vdupq_n_s32(0), vcmp{name}q_{kind}({both}))", lanes=4,
+        )  # fmt: skip
+
+
+def _lanes(dtype: DType, v: str) -> str:
+    return f"(float32x4_t){v}" if dtype is F32 else _vector(dtype, v)
+
+
+_X, _Y = _lanes(F32, "x"), _lanes(F32, "y")
+_FLOATS = {
+    "min_number": f"vpselq_f32({_X}, {_Y}, vcmpgtq_f32({_Y}, {_X}))",
+    "max_number": f"vpselq_f32({_X}, {_Y}, vcmpgtq_f32({_X}, {_Y}))",
+    "min": f"vpselq_f32({_X}, {_Y}, vcmpneq_f32({_X}, {_X}) | vcmpgtq_f32({_Y}, {_X}))",
+    "max": f"vpselq_f32({_X}, {_Y}, vcmpneq_f32({_X}, {_X}) | vcmpgtq_f32({_X}, {_Y}))",
+    "floor": f"vrndmq_f32({_X})",
+    "ceil": f"vrndpq_f32({_X})",
+    "trunc": f"vrndq_f32({_X})",
+    "round": f"vrndnq_f32({_X})",
+}
+_WHOLE = {
+    "to_i32": f"vpselq_s32(vcvtq_s32_f32({_X}), vdupq_n_s32(INT32_MIN), "
+    f"vcmpgtq_f32(vdupq_n_f32(0x1p31f), vabsq_f32({_X})))",
+    "to_i32_held": f"vcvtq_s32_f32({_X})",
+}
+
+
+def _of_floats() -> Iterator[Row]:
+    """Yield the portable rows of floats by Helium's instructions. GCC would convert and compare lane by lane,
+    and it compiles joined comparisons wrongly."""
+    for row in PORTABLE:
+        text = f"({{T}}){_FLOATS[row.name]}" if row.name in _FLOATS else ""
+        text = text or (f"({{i32}}){_WHOLE[row.name]}" if row.name in _WHOLE else "")
+        if text and F32 in row.dtypes:
+            yield replace(row, dtypes=(F32,), c=text, lanes=4)
+    yield replace(NEAREST, llvm="", becomes="", c=f"({{i32}})vcvtnq_s32_f32({_X})", lanes=4)
+    for dtype in (I32, U32):
+        yield Row(
+            "to_f32", (dtype,), "x: T[N]", "f32", "r[i] = f32(x[i])", lanes=4,
+            c=f"(f32x4)vcvtq_f32_{_kind(dtype)}({_vector(dtype, 'x')})",
+        )  # fmt: skip
+
 
 HELIUM: tuple[Row, ...] = (
     *map(_across, (I8, I16, I32)),
@@ -81,5 +133,6 @@ HELIUM: tuple[Row, ...] = (
     *(row for t in (I8, U8, I16, U16, I32, U32) for row in _extremes(t)),
     _UPPER,
     _FMA,
-    *(replace(row, dtypes=(F32,), c="") for row in PORTABLE if row.name in _BY_LANE),
+    *(row for t in (F32, I32, U32) for row in _compared(t)),
+    *_of_floats(),
 )

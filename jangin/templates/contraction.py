@@ -175,7 +175,8 @@ class Contraction(Template):
         self.inner = size[role.k[-1]]
         self.batches = role.groups * math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in workload.constants and packing_positions(role) is not None
-        runs = stride(role.left, Var(role.k[-1]), dict(workload.symbols)) == 1
+        along = next((k for k in reversed(role.k) if size[k] > 1), role.k[-1])
+        runs = stride(role.left, Var(along), dict(workload.symbols)) == 1
         across = sums_across(workload, self.stage) and self.packed and runs
         self.micro = (Across if across else vectors_of)(workload, self.stage, role, lanes)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))

@@ -205,6 +205,8 @@ class ClikeWriter(Writer):
 
     def compare(self, op: str, x: Value, y: Value) -> Value:
         a, b = x.ref, y.ref
+        if x.lanes > 1 and self.target.row(f"compare_{op}", x.dtype, x.lanes) is not None:
+            return self.instruction(f"compare_{op}", x.dtype, BOOL, x, y)
         if x.lanes > 1 and not self.target.machine.compares:
             return self.by_lane(lambda v, w: self.compare(op, v, w), x, y)
         if op == "lt" and x.dtype.kind == "u" and y.number == 0:  # never: compilers warn of it
@@ -255,6 +257,8 @@ class ClikeWriter(Writer):
         kind = self.type(dtype, x.lanes)
         if x.lanes == 1:
             return self.op(f"({kind}){x.ref}", dtype)
+        if self.target.row(f"to_{dtype}", x.dtype, x.lanes) is not None and not x.dtype.is_float:
+            return self.instruction(f"to_{dtype}", x.dtype, dtype, x)
         source = f"{x.ref} & 1" if x.dtype is BOOL else x.ref
         v = self.op(self.dialect.convert(kind, source), dtype, x.lanes)
         if self.target.row(f"store_{x.dtype}", dtype, x.lanes) is not None:
