@@ -350,6 +350,15 @@ class HalvedRows(Micro):
         do("reorder", [f"rows_{rows}", *(f"rows_{n}" for n in k)])
         fuse_terms(tiler, k)
 
+    def terms(self, tiler: Tiler, loop: str, across: Sequence[str]) -> None:
+        """Load a term's words of the panel one after the other, so that an instruction can load two."""
+        nv = tiler.params["nv"]
+        terms = unroll_sum(tiler.s, loop, tiler.params["unroll"]) or [loop]
+        if nv > 1:
+            tiler.s.do("pack", terms[-1], tiler.panel.name(tiler.role.right), [*across], "words", "register")
+            for loop in across:
+                tiler.s.do("unroll", f"words_{loop}")
+
 
 def vectors_of(workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> Micro:
     """Return the micro-kernel for rows that are read in place."""
