@@ -162,7 +162,7 @@ def quantized_net(sizes: tuple[int, int, int, int, int], random: np.random.Gener
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sizes", NET_SIZES)
 def test_convolutions_of_any_sizes(sizes: tuple[int, int, int, int, int], tmp_path: Path) -> None:
     """Terms that fill vectors of 16, 8 or 4 bytes, or none, and columns that no vector divides."""
@@ -176,6 +176,7 @@ def test_convolutions_of_any_sizes(sizes: tuple[int, int, int, int, int], tmp_pa
     np.testing.assert_array_equal(there, np.asarray(jangin.compile(model)(x)).reshape(-1))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("sizes", [(64, 5, 5, 16, 1), (1, 12, 6, 16, 4)])
 def test_products_are_added_across_lanes(sizes: tuple[int, int, int, int, int], tmp_path: Path) -> None:
     """A convolution multiplies 16 bytes by one instruction, also if they are pixels of a single channel."""

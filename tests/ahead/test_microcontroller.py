@@ -111,7 +111,7 @@ def test_bytes_stay_bytes(target: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_model_in_patches_fits(target: str, tmp_path: Path) -> None:
     """With less memory than the layers take at once, the results are the same to the last bit."""
@@ -126,6 +126,7 @@ def test_a_model_in_patches_fits(target: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("target", ["cortex-m4", "cortex-m55"])
 @pytest.mark.parametrize("sizes", [(1, 7, 5), (7, 10, 1), (2, 4, 2), (23, 130, 17)])
 def test_words_of_bytes_of_any_sizes(sizes: tuple[int, int, int], target: str, tmp_path: Path) -> None:
