@@ -2,7 +2,7 @@
 this machine.
 
     apt install gcc-arm-none-eabi qemu-system-arm
-    apt install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc  # for riscv32imc
+    apt install gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf qemu-system-misc  # for RISC-V
     python examples/microcontroller/run.py [--target cortex-m7] [--model model.onnx] [--folder out]
 
 The network is DS-CNN-S with random weights, unless a model of one input and one output is given. Source:

@@ -45,17 +45,19 @@ class Board:
         return [*self.emulator, "-M", self.machine, *quiet, *files, "-kernel", program]
 
 
+_VIRT = Board(
+    "virt", (0x80000000, 4 * MB), (0x80400000, 2 * MB), ("qemu-system-riscv32", "-bios", "none"),
+    ("-specs=picolibc.specs",),
+)  # fmt: skip
 BOARDS: Mapping[str, Board] = {
     "cortex-m0plus": Board("mps2-an385"),
     "cortex-m4": Board("mps2-an386"),
     "cortex-m7": Board("mps2-an500"),
     "cortex-m33": Board("mps2-an505", (0x10000000, 4 * MB), (0x38000000, 2 * MB)),
     "cortex-m55": Board("mps3-an547", (0, 512 * KB), (0x01000000, 2 * MB)),
-    "riscv32imc": Board(
-        "virt", (0x80000000, 4 * MB), (0x80400000, 2 * MB), ("qemu-system-riscv32", "-bios", "none"),
-        ("-specs=picolibc.specs",),
-    ),
-}  # fmt: skip
+    "riscv32imc": _VIRT,
+    "riscv32gc": _VIRT,
+}
 """A board for each target. A Cortex-M3 runs the code of a Cortex-M0+."""
 MICROBIT = Board("microbit", (0, 256 * KB), (0x20000000, 16 * KB))
 """A small board with a Cortex-M0."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,9 +57,11 @@ def summary(made: Emitted) -> Table:
     code = "" if made.code is None else f"{made.code:,} bytes of code"
     where = " in a file beside it" if made.model.beside else ""
     flash = ", ".join(t for t in (code, f"{made.weights:,} bytes of weights{where}") if t)
-    table.add_row(
-        "flash", flash if made.code is not None else f"{flash}, and what the compiler makes of the code"
-    )
+    if made.code is None:
+        compiler = made.model.target.c_compiler
+        by = f"{compiler} (not installed here)" if compiler and not shutil.which(compiler) else "the compiler"
+        flash = f"{flash}, and what {by} makes of the code"
+    table.add_row("flash", flash)
     at = "".join(f", {name} = {size}" for name, size in made.at.items())
     state = f"{made.state:,} bytes of state, " if made.state else ""
     stack = "" if made.stack is None else f", at most {made.stack:,} of stack"

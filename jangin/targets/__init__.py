@@ -19,7 +19,8 @@ NAMED: dict[str, Target] = {
         arm.NEOVERSE_V1,
         arm.ARMV7, arm.CORTEX_A7,
         riscv.RISCV64, riscv.RISCV64_V, micro.CORTEX_M0PLUS, micro.CORTEX_M4, micro.CORTEX_M7,
-        micro.CORTEX_M33, micro.CORTEX_M55, micro.RISCV32IMC, wasm.WASM32,
+        micro.CORTEX_M33, micro.CORTEX_M55, micro.RISCV32IMC, micro.RISCV32GC,
+        wasm.WASM32,
     )
 }  # fmt: skip
 DEVICES: Mapping[str, Callable[[str], Target]] = {

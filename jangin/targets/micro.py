@@ -111,3 +111,9 @@ RISCV32IMC = Target(
     c_library=("-specs=picolibc.specs",),
 )  # fmt: skip
 """RV32IMC, as in the ESP32-C3: 32 general registers, no FPU."""
+
+RISCV32GC = replace(
+    RISCV32IMC, name="riscv32gc", features="+m,+a,+f,+d,+c", rows=FUSING,
+    machine=replace(PLAIN, registers=20, floats=True), c_flags=("-march=rv32gc", "-mabi=ilp32d"),
+)  # fmt: skip
+"""RV32GC: an FPU for floats of 32 and 64 bits."""

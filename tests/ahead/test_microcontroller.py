@@ -22,7 +22,7 @@ from jangin.ir.products import DOT4
 from jangin.targets import resolve
 
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "microcontroller" / "run.py"
-TARGETS = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "riscv32imc")
+TARGETS = ("cortex-m0plus", "cortex-m4", "cortex-m7", "cortex-m33", "cortex-m55", "riscv32imc", "riscv32gc")
 
 
 def needs_tools(target: str) -> None:
