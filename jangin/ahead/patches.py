@@ -12,6 +12,7 @@ from jangin.compiler.pipeline import lowered_plan, optimize
 from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.plan import Plan
 from jangin.options import Options
+from jangin.passes.memory.overlaps import all_distances, bytes_between
 from jangin.passes.windows.patches import Cost, Region, Split, patched, region, splits
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ LAST, FIRST = "dce", "chains"
 """Patches are made between these two passes. Layers have their final form then, and aren't kernels yet."""
 MOST = 16
 """Most patches of a split. With more, borders that are computed twice are most of the work."""
-MOST_EXTRA = 1.0
+MOST_EXTRA = 2.0
 """Most additional operations, as a share of those of the layers in patches."""
 TRIES = 10
 """Plans that are made of one model at most. Each takes a second or two."""
@@ -84,10 +85,11 @@ def choices(graph: Graph, plan: Plan, options: Options) -> tuple[list[Choice], s
     graph = optimize(graph, options, until=LAST)
     if any(static_shape(v.shape or ()) is None for v in graph.values.values()):
         return [], "its sizes aren't known, give them with --shape"
-    peak = max((layer.ram for layer in layers(plan, options.target)), default=0)
+    found, small = layers(plan, options.target), options.target.machine.fusion.small_values
+    peak = max((layer.ram for layer in found), default=0)
     best: list[Choice] = []
     why: list[tuple[int, str]] = []
-    ways = _ways(graph, plan, layers(plan, options.target), peak, why)
+    ways = _ways(graph, plan, found, peak, small, why)
     for way in sorted(ways, key=lambda c: (c.cost.extra, c.bytes, c.split.axis)):
         if way.bytes < (best[-1].bytes if best else peak):
             best.append(way)
@@ -96,16 +98,17 @@ def choices(graph: Graph, plan: Plan, options: Options) -> tuple[list[Choice], s
 
 
 def _ways(
-    graph: Graph, plan: Plan, found: Sequence[Layer], peak: int, why: list[tuple[int, str]]
+    graph: Graph, plan: Plan, found: Sequence[Layer], peak: int, small: bool, why: list[tuple[int, str]]
 ) -> Iterator[Choice]:
     """Yield all ways. Reasons why others aren't possible are added to `why`, the most telling with the least
-    numbers."""
+    numbers. `peak` is the most bytes of a layer. With `small`, results lie over operands."""
     at = {n.outputs[0]: number for number, n in enumerate(graph.nodes, 1)}
+    over = all_distances(plan) if small else {}
     for b in plan.buffers:
         made = b.live[0]
         if b.kind != "arena" or b.name not in graph.values:
             continue
-        behind = max((layer.ram for layer in found[made + 1 :]), default=0)
+        behind = bytes_between(plan, over, made + 1, len(found) - 1)
         if behind >= peak:
             continue
         area = region(graph, b.name)
@@ -116,7 +119,9 @@ def _ways(
             if isinstance(price, Node):
                 why.append((at[price.outputs[0]], f"{_title(price)} needs all of what it reads"))
             elif price.extra > MOST_EXTRA:
-                why.append((0, f"{split.count} patches up to {_named(area)} would double the operations"))
+                why.append(
+                    (0, f"{split.count} patches up to {_named(area)} would take three times the operations")
+                )
             else:
                 before = _in_patches(graph, plan, found[: made + 1], price, b.name)
                 yield Choice(split, price, max(behind, before))

@@ -33,12 +33,10 @@ def overlapped(plan: Plan) -> Plan:
     arena = [b for b in plan.buffers if b.kind == "arena"]
     if any(b.offset is None for b in arena):
         return plan
-    least_distances: dict[Pair, int] = {}
-    for n in range(len(plan.launches)):
-        least_distances |= distances(plan, n)
+    over = all_distances(plan)
     sizes = {b.name: b.bytes or 0 for b in arena}
     items = [Item(b.name, aligned(sizes[b.name]), *b.live) for b in arena]
-    offsets, total = placed(items, {pair: aligned(d) for pair, d in least_distances.items()})
+    offsets, total = placed(items, over)
     if total >= max((aligned((b.offset or 0) + sizes[b.name]) for b in arena), default=0):
         return plan
     buffers = tuple(replace(b, offset=offsets.get(b.name, b.offset)) for b in plan.buffers)
@@ -47,13 +45,32 @@ def overlapped(plan: Plan) -> Plan:
         a, b = pair
         return offsets[a] < offsets[b] + sizes[b] and offsets[b] < offsets[a] + sizes[a]
 
-    over = {result for operand, result in filter(meet, least_distances)}
+    moved = {result for operand, result in filter(meet, over)}
     roots = {b.name: b.base or b.name for b in buffers}
     launches = tuple(
-        replace(x, grain=ZERO) if any(roots[r] in over for r in _results(plan, x)) else x
+        replace(x, grain=ZERO) if any(roots[r] in moved for r in _results(plan, x)) else x
         for x in plan.launches
     )
     return replace(plan, buffers=buffers, launches=launches)
+
+
+def all_distances(plan: Plan) -> dict[Pair, int]:
+    """Return the distances of all results over operands, in whole alignments."""
+    every: dict[Pair, int] = {}
+    for n in range(len(plan.launches)):
+        every |= distances(plan, n)
+    return {pair: aligned(d) for pair, d in every.items()}
+
+
+def bytes_between(plan: Plan, over: Mapping[Pair, int], first: int, last: int) -> int:
+    """Return the bytes that the buffers of some launches take if no other launch had any. For `over` see
+    `placed`. The plan's sizes must be known."""
+    items = [
+        Item(b.name, aligned(b.bytes or 0), max(first, b.live[0]), min(last, b.live[1]))
+        for b in plan.buffers
+        if b.kind == "arena" and b.live[0] <= last and first <= b.live[1]
+    ]
+    return placed(items, over)[1]
 
 
 def _results(plan: Plan, launch: Launch) -> Sequence[str]:
@@ -65,27 +82,30 @@ def placed(items: Sequence[Item], over: Mapping[Pair, int]) -> tuple[dict[str, i
     """Return the buffers' offsets, and the bytes of the smallest arena that was found.
 
     `over` has the distances. Buffers are placed one by one, each at the place that makes the arena least
-    larger. The orders are by size, by time, and others that begin with the buffers at the ends. The result is
-    deterministic."""
+    larger. The first order is by size or by time. It is changed step by step, as long as the arena doesn't
+    become larger. The result is deterministic."""
     near = {
         item: [o for o in items if o is not item and o.first <= item.last and item.first <= o.last]
         for item in items
     }
     by_size = sorted(items, key=lambda i: (-i.size, i.first))
     by_time = sorted(items, key=lambda i: i.first), sorted(items, key=lambda i: -i.last)
-    best = min((_placed(order, near, over) for order in (by_size, *by_time)), key=lambda found: found[1])
-    order, chance = by_size, random.Random(0)
+    starts = ((_placed(order, near, over), order) for order in (by_size, *by_time))
+    best, order = min(starts, key=lambda found: found[0][1])
+    chance = random.Random(0)
     for n in range(TRIES if len(items) > 1 else 0):
-        offsets, total = best
+        (offsets, total), other = best, [*order]
         if n % 2:  # a buffer at an end of the arena comes among the first
             ends = [i for i in order if offsets[i.name] + i.size == total or not offsets[i.name]]
             moved = chance.choice(ends)
-            order.remove(moved)
-            order.insert(chance.randrange(max(1, len(order) // 4)), moved)
+            other.remove(moved)
+            other.insert(chance.randrange(max(1, len(order) // 4)), moved)
         else:
             a, b = chance.sample(range(len(order)), 2)
-            order[a], order[b] = order[b], order[a]
-        best = min(best, _placed(order, near, over), key=lambda found: found[1])
+            other[a], other[b] = other[b], other[a]
+        attempt = _placed(other, near, over)
+        if attempt[1] <= total:
+            best, order = attempt, other
     return best
 
 
