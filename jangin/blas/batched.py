@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from jangin.blas.calls import NUMPY, BlasError
+from jangin.blas.calls import BlasError
 from jangin.blas.compiled import run
-from jangin.blas.routine import PLACES, Routine
+from jangin.blas.routine import NUMPY, PLACES, Routine
 from jangin.blas.table import BATCHED
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass

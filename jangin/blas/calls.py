@@ -18,12 +18,11 @@ import numpy as np
 from jangin.blas.blocked import Blocked, is_large
 from jangin.blas.compiled import run, set_to
 from jangin.blas.direct import Direct, Made, keep, same_kind
-from jangin.blas.routine import PAIRS, TYPES, Routine
+from jangin.blas.routine import NUMPY, NUMPY_REALS, PAIRS, Routine
 from jangin.blas.table import BATCHED, COMPLEX, ROUTINES
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
 
-NUMPY: Mapping[str, Any] = {t: d.numpy for t, d in TYPES.items()} | {"c": np.complex64, "z": np.complex128}
 _OPTION_OF = {"lower": "uplo", "trans_a": "transa", "trans_b": "transb"}
 """SciPy's names of options that Fortran calls otherwise."""
 _DEFAULTS = {"alpha": 1.0, "beta": 0.0, "a": 1.0}
@@ -32,7 +31,7 @@ _DEFAULTS = {"alpha": 1.0, "beta": 0.0, "a": 1.0}
 OTHER_RESULTS = {"iamax": np.int64, "dsdot": np.float64}
 """The types of results that aren't of the operands' type."""
 FACTORS = (int, float, np.float64)
-"""Types of factors of such calls."""
+"""Types of factors of such calls. Those of complex routines may be complex too."""
 
 
 class BlasError(ValueError):
@@ -238,7 +237,7 @@ class _Call:
         """Return whether a call like this one needs no conversion, and has one result that is all written.
         The `result` of this call is the caller's own array, or one of the written operand's shape."""
         routine = self.routine
-        if self.letter not in "sd" or len(routine.written) != 1 or routine.returned != routine.written:
+        if self.letter not in "sdcz" or len(routine.written) != 1 or routine.returned != routine.written:
             return False
         if is_large(routine, self.options, self.sizes) or self._is_idle(self.operands):
             return False
@@ -258,7 +257,8 @@ class _Call:
         """Return whether an argument is an option, a factor, or an array that isn't converted.
         A matrix that is copied before it is written may have any order."""
         if name in self.routine.scalars:
-            return type(value) in FACTORS
+            is_complex = self.letter in PAIRS and name not in self.routine.real
+            return type(value) in FACTORS or (is_complex and type(value) is complex)
         if name not in self.routine.extents:
             return type(value) is int
         if type(value) is not np.ndarray or value.dtype is not np.dtype(self.dtype):
@@ -281,7 +281,8 @@ class _Call:
         shown: Callable[[Array], Any] = _itself
         own = None
         if name == "result":
-            maker: Made = partial(_empty, (), OTHER_RESULTS.get(self.routine.name, self.dtype))
+            own_type = NUMPY_REALS[self.letter] if self.routine.is_real else self.dtype
+            maker: Made = partial(_empty, (), OTHER_RESULTS.get(self.routine.name, own_type))
             shown = np.ndarray.item
         elif name not in self.routine.in_place(self.letter):
             shape = tuple(reversed(self.arrays[name].shape))
@@ -306,7 +307,7 @@ class _Call:
 
     def _operand(self, name: str) -> Array:
         if name in self.routine.scalars:
-            of = PAIRS[self.letter].numpy if name in self.routine.real else self.of_scalars
+            of = NUMPY_REALS[self.letter] if name in self.routine.real else self.of_scalars
             return np.asarray(self.values.get(name, _DEFAULTS.get(name, 0.0)), of)
         if name in self.routine.matrices:
             return self._columns(name)

@@ -3,17 +3,30 @@ banded matrices.
 
 Each column's elements are read once, as they lie in memory, and a whole vector at a time. An operator on a
 column is one of two loops: `added` adds a multiple of the column to a vector, `summed` multiplies it with
-one."""
+one. The elements may be complex (see `numbers`)."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import reduce
+from functools import partial, reduce
 
-from jangin.blas.kernel import Kernel, scaled
+from jangin.blas.kernel import Kernel
+from jangin.blas.numbers import (
+    Number,
+    Value,
+    conjugate,
+    element,
+    held,
+    is_some,
+    number,
+    parts_of,
+    scaled,
+    stored,
+    zero,
+)
 from jangin.ir.dtype import DType
-from jangin.ir.expr import Buffer, Expr, Load, Var, const, eq, maximum, minimum, ne
+from jangin.ir.expr import Buffer, Expr, Load, Var, const, eq, maximum, minimum
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ops.values import Tensor
@@ -23,7 +36,7 @@ VECTOR_BYTES = 64
 SUMS = 4
 """Vectors of partial sums, so that an addition needn't wait for the one before it."""
 ZERO = (const(0),)
-At = Callable[[Expr], Expr]
+At = Callable[[Expr], Value]
 
 
 def lanes(dtype: DType) -> int:
@@ -40,116 +53,144 @@ def each(name: str, begin: Expr, count: Expr, width: int, body: Callable[[Expr],
     )
 
 
+def width_of(k: Kernel) -> int:
+    """Return the elements that fill a vector of the widest processors."""
+    return lanes(k.dtype) // k.parts
+
+
 @dataclass(frozen=True)
 class Vector:
-    """A vector in a buffer: all of it, or the row `of` of a matrix."""
+    """A vector in a buffer: all of it, or the row `of` of a matrix, or its column `down`."""
 
     buffer: Buffer
+    parts: int = 1
     of: tuple[Expr, ...] = ()
+    down: tuple[Expr, ...] = ()
 
-    def __getitem__(self, i: Expr) -> Load:
-        return Load(self.buffer, (*self.of, i))
+    def __getitem__(self, i: Expr) -> Value:
+        return element(self.parts, self.buffer, *self.of, i, *self.down)
 
-    def store(self, i: Expr, value: Expr) -> Stmt:
-        return Store(self.buffer, (*self.of, i), value)
+    def store(self, i: Expr, value: Value) -> Stmt:
+        return stored(self.buffer, (*self.of, i, *self.down), value)
+
+    @property
+    def width(self) -> int:
+        return lanes(self.buffer.dtype) // self.parts
 
 
-def added(name: str, out: Vector, factor: Expr, column: At, begin: Expr, count: Expr) -> Stmt:
+def operand(k: Kernel, place: int) -> Vector:
+    """Return the operand in this place as a vector."""
+    return Vector(Buffer(f"x{place}", k.dtype, k[k.routine.operands[place]].shape), k.parts)
+
+
+def factor(k: Kernel, name: str) -> Value:
+    """Return a factor, which is real in some complex routines."""
+    shape = k[name].shape
+    buffer = Buffer(f"x{k.routine.operands.index(name)}", k.dtype, shape)
+    return element(2, buffer, const(0)) if shape else Load(buffer, ())
+
+
+def added(name: str, out: Vector, factor: Value, column: At, begin: Expr, count: Expr) -> Stmt:
     """Return a loop that adds `factor` times a column to `out`."""
 
     def one(i: Expr) -> Stmt:
         return out.store(i, out[i] + factor * column(i))
 
-    return each(name, begin, count, lanes(out.buffer.dtype), one)
+    return each(name, begin, count, out.width, one)
 
 
-def summed(name: str, total: Buffer, term: At, begin: Expr, count: Expr) -> Stmt:
-    """Return a loop that adds the terms to `total`, which has one element."""
-    width = lanes(total.dtype)
-    step = width * SUMS
-    sums = Buffer(f"{name}s", total.dtype, (const(SUMS), const(width)), "register")
-    turn, lane, rest, first, last = (Var(f"{name}{x}") for x in "tlrfe")
+@dataclass(frozen=True)
+class Totals:
+    """Sums of `many` columns at once, in registers."""
 
-    def lanes_of(part: int) -> Stmt:
-        at = const(part), lane
-        i = begin + turn * step + part * width + lane
-        return For(lane, const(width), Store(sums, at, Load(sums, at) + term(i)), "vector")
+    dtype: DType
+    parts: int
+    many: int = 1
 
-    def cleared(part: int) -> Stmt:
-        return For(first, const(width), Store(sums, (const(part), first), const(0, total.dtype)), "vector")
+    @property
+    def buffer(self) -> Buffer:
+        return Buffer("totals", self.dtype, (const(self.many), const(self.parts)), "register")
 
-    ends = [Store(total, ZERO, Load(total, ZERO) + Load(sums, (const(p), last))) for p in range(SUMS)]
-    long = block(
-        *(cleared(p) for p in range(SUMS)),
-        For(turn, count // step, block(*(lanes_of(p) for p in range(SUMS)))),
-        For(last, const(width), block(*ends)),
-    )
-    tail = begin + count // step * step + rest
-    short = For(rest, count % step, Store(total, ZERO, Load(total, ZERO) + term(tail)))
-    return block(If(count >= step, Alloc(sums, long)), short)
+    def __getitem__(self, c: int) -> Value:
+        cells = [Load(self.buffer, (const(c), const(p))) for p in range(self.parts)]
+        return Number(*cells) if self.parts == 2 else cells[0]
+
+    def put(self, c: int, value: Value) -> Stmt:
+        stores = (Store(self.buffer, (const(c), const(p)), v) for p, v in enumerate(parts_of(value)))
+        return block(*stores)
+
+    def within(self, *work: Stmt) -> Stmt:
+        """Return work with the sums, which begin with 0."""
+        cleared = (self.put(c, zero(self.parts, self.dtype)) for c in range(self.many))
+        return Alloc(self.buffer, block(*cleared, *work))
 
 
-def summed_abreast(
+def summed(
     name: str,
-    totals: Buffer,
-    many: int,
-    term: Callable[[int, Expr], Expr],
+    totals: Totals,
+    term: Callable[[int, Expr], Value],
     begin: Expr,
     count: Expr,
     vectors: int,
     beside: Callable[[Expr], Stmt] | None = None,
 ) -> Stmt:
-    """Return a loop that sums `many` totals at once, with `vectors` vectors of partial sums each. `beside` is
-    done for each index too."""
-    width = lanes(totals.dtype)
-    sums = Buffer(f"{name}s", totals.dtype, (*map(const, (many, vectors, width)),), "register")
-    turn, lane, rest, zero = Var(f"{name}t"), Var(f"{name}l"), Var(f"{name}r"), const(0, totals.dtype)
+    """Return a loop that adds the terms of each column to its total, by `vectors` vectors of partial sums
+    each. `beside` is done for each index too."""
+    width, many, parts = lanes(totals.dtype) // totals.parts, range(totals.many), range(totals.parts)
+    shape = (*map(const, (totals.many, totals.parts, vectors, width)),)
+    sums = Buffer(f"{name}s", totals.dtype, shape, "register")
+    turn, lane, rest = Var(f"{name}t"), Var(f"{name}l"), Var(f"{name}r")
     step = width * vectors
 
     def along(statement: Stmt) -> Stmt:
         return For(lane, const(width), statement, "vector")
 
-    def begun(c: int, v: int) -> Stmt:
-        return along(Store(sums, (const(c), const(v), lane), zero))
+    def cell(c: int, p: int, v: int) -> tuple[Expr, ...]:
+        return const(c), const(p), const(v), lane
 
     def some(v: int) -> list[Stmt]:
         i = begin + turn * step + v * width + lane
-        cells = [(const(c), const(v), lane) for c in range(many)]
-        terms = [Store(sums, cell, Load(sums, cell) + term(c, i)) for c, cell in enumerate(cells)]
-        return [along(statement) for statement in (*terms, *([] if beside is None else [beside(i)]))]
+        adds = [
+            Store(sums, cell(c, p, v), Load(sums, cell(c, p, v)) + value)
+            for c in many
+            for p, value in enumerate(parts_of(term(c, i)))
+        ]
+        return [along(statement) for statement in (*adds, *([] if beside is None else [beside(i)]))]
 
-    def ended(c: int) -> Stmt:
-        cell, whole = (const(c),), total_of([Load(sums, (const(c), const(v), lane)) for v in range(vectors)])
-        add = Store(totals, cell, Load(totals, cell) + whole)
-        return block(Store(totals, cell, zero), For(lane, const(width), add))
+    def ended(c: int, p: int) -> Stmt:
+        at, total = (const(c), const(p)), totals.buffer
+        whole = total_of([Load(sums, cell(c, p, v)) for v in range(vectors)])
+        return For(lane, const(width), Store(total, at, Load(total, at) + whole))
 
     i = begin + count // step * step + rest
-    singles = [Store(totals, (const(c),), Load(totals, (const(c),)) + term(c, i)) for c in range(many)]
-    return block(
-        Alloc(
-            sums,
-            block(
-                *(begun(c, v) for c in range(many) for v in range(vectors)),
-                For(turn, count // step, block(*(s for v in range(vectors) for s in some(v)))),
-                *(ended(c) for c in range(many)),
-            ),
-        ),
-        For(rest, count % step, block(*singles, *([] if beside is None else [beside(i)]))),
+    singles = [totals.put(c, totals[c] + term(c, i)) for c in many]
+    nothing = const(0, totals.dtype)
+    long = block(
+        *(along(Store(sums, cell(c, p, v), nothing)) for c in many for p in parts for v in range(vectors)),
+        For(turn, count // step, block(*(s for v in range(vectors) for s in some(v)))),
+        *(ended(c, p) for c in many for p in parts),
     )
+    short = For(rest, count % step, block(*singles, *([] if beside is None else [beside(i)])))
+    return block(If(count >= step, Alloc(sums, long)), short)
+
+
+def total_of(terms: Sequence[Value]) -> Value:
+    return reduce(operator.add, terms)
 
 
 class Columns:
     """The stored columns of a routine's matrix, whichever way they are stored.
 
-    `at(i, j)` is an element. `begin(j)` and `count(j)` are the rows of column j that are stored beside the
-    diagonal."""
+    `at(i, j)` is an element, conjugate if the routine's option says so. `begin(j)` and `count(j)` are the
+    rows of column j that are stored beside the diagonal."""
 
     def __init__(self, k: Kernel, name: str, x: str) -> None:
-        self.name = name
-        self.buffer = Buffer(x, k.dtype, k[name].shape)
+        self.name, self.parts = name, k.parts
+        self.buffer = Buffer(x, k.dtype, k[name].shape if name in k.operands else k.result(name))
         self.n, self.lower = k.order, k.is_set("uplo")
         self.width = k.size("k") if "k" in k.routine.sizes else None
         self.packed = name in k.routine.packed
+        self.is_conjugate = "C" in (k.options.get("trans"), k.options.get("transa"))
 
     def place(self, i: Expr, j: Expr) -> tuple[Expr, ...]:
         if self.packed:
@@ -158,8 +199,8 @@ class Columns:
             return (j, i - j) if self.lower else (j, self.width + i - j)
         return j, i
 
-    def at(self, i: Expr, j: Expr) -> Expr:
-        return Load(self.buffer, self.place(i, j))
+    def at(self, i: Expr, j: Expr) -> Value:
+        return conjugate(element(self.parts, self.buffer, *self.place(i, j)), self.is_conjugate)
 
     def begin(self, j: Expr) -> Expr:
         if self.lower:
@@ -177,32 +218,40 @@ Work = Callable[[Kernel, Columns, Vector, Expr], Stmt]
 
 def multiplied_by(k: Kernel, a: Columns, out: Vector, j: Expr) -> Stmt:
     """Return the step for column j of out := op(a) out."""
-    own, held, unit = out[j], Var("held", k.dtype), k.is_set("diag")
+    own, unit = out[j], k.is_set("diag")
     if k.is_transposed:
         start = own if unit else own * a.at(j, j)
-        return _summed_up(k, start, lambda i: a.at(i, j) * out[i], a, j, lambda total: out.store(j, total))
-    others = added("a", out, held, lambda i: a.at(i, j), a.begin(j), a.count(j))
-    work = block(others, out.store(j, held if unit else held * a.at(j, j)))
-    return Let(held, own, If(ne(held, const(0, k.dtype)), work))
+        return _summed_up(k, start, lambda i: a.at(i, j) * out[i], a, j, partial(out.store, j))
+
+    def work(own: Value) -> Stmt:
+        others = added("a", out, own, lambda i: a.at(i, j), a.begin(j), a.count(j))
+        return If(is_some(own), block(others, out.store(j, own if unit else own * a.at(j, j))))
+
+    return held("held", own, work)
 
 
 def solved_for(k: Kernel, a: Columns, out: Vector, j: Expr) -> Stmt:
     """Return the step for column j of out := the solution y of op(a) y = out."""
-    own, held, unit = out[j], Var("held", k.dtype), k.is_set("diag")
+    own, unit = out[j], k.is_set("diag")
     if k.is_transposed:
         return _summed_up(
             k, own, lambda i: -(a.at(i, j) * out[i]), a, j,
             lambda total: out.store(j, total if unit else total / a.at(j, j)),
         )  # fmt: skip
-    others = added("a", out, -held, lambda i: a.at(i, j), a.begin(j), a.count(j))
-    work = Let(held, own if unit else own / a.at(j, j), block(out.store(j, held), others))
-    return If(ne(own, const(0, k.dtype)), work)
+
+    def work(own: Value) -> Stmt:
+        others = added("a", out, -own, lambda i: a.at(i, j), a.begin(j), a.count(j))
+        return block(out.store(j, own), others)
+
+    return If(is_some(own), held("held", own if unit else own / a.at(j, j), work))
 
 
-def _summed_up(k: Kernel, start: Expr, term: At, a: Columns, j: Expr, end: Callable[[Expr], Stmt]) -> Stmt:
-    total = Buffer("total", k.dtype, (const(1),), "register")
-    terms = summed("d", total, term, a.begin(j), a.count(j))
-    return Alloc(total, block(Store(total, ZERO, start), terms, end(Load(total, ZERO))))
+def _summed_up(
+    k: Kernel, start: Value, term: Callable[[Expr], Value], a: Columns, j: Expr, end: Callable[[Value], Stmt]
+) -> Stmt:
+    totals = Totals(k.dtype, k.parts)
+    terms = summed("d", totals, lambda _, i: term(i), a.begin(j), a.count(j), SUMS)
+    return totals.within(totals.put(0, start), terms, end(totals[0]))
 
 
 def in_order(k: Kernel, a: Columns, first_up: bool, column: Callable[[Expr], Stmt]) -> Stmt:
@@ -216,11 +265,25 @@ def in_order(k: Kernel, a: Columns, first_up: bool, column: Callable[[Expr], Stm
 def _triangular(k: Kernel, work: Work, first_up: bool) -> Tensor:
     """Return a nest that works on a copy of x, a column after the other."""
     name = k.routine.operands[0]
-    out, x = (Vector(Buffer(n, k.dtype, k["x"].shape)) for n in ("out", "x1"))
+    out, x = (Vector(Buffer(n, k.dtype, k["x"].shape), k.parts) for n in ("out", "x1"))
     a = Columns(k, name, "x0")
-    copied = each("c", const(0), a.n, lanes(k.dtype), lambda i: out.store(i, x[i]))
+    copied = each("c", const(0), a.n, out.width, lambda i: out.store(i, x[i]))
     loops = in_order(k, a, first_up, lambda j: work(k, a, out, j))
     return k.nest(f"{name} x", block(copied, loops), "x")
+
+
+def solved_systems(k: Kernel) -> Tensor:
+    """b := the solution y of op(a) y = alpha b, or of y op(a) = alpha b.
+
+    The right sides are solved for one after the other. Each is a column of b, or a row of it."""
+    out, line = Buffer("out", k.dtype, k.result("b")), Var("line")
+    right = k.is_set("side")
+    own = Vector(out, k.parts, down=(line,)) if right else Vector(out, k.parts, of=(line,))
+    a, alpha = Columns(k, "a", "x1"), factor(k, "alpha")
+    scale = each("s", const(0), a.n, own.width, lambda i: own.store(i, scaled(alpha, own[i])))
+    loops = in_order(k, a, False, lambda j: solved_for(k, a, own, j))
+    body = block(scale, If(is_some(alpha), loops))
+    return k.nest("alpha a", For(line, k.size("m" if right else "n"), body, "parallel"), "b")
 
 
 def multiplied(k: Kernel) -> Tensor:
@@ -238,17 +301,24 @@ PARTS, LEAST = 8, 256
 sums of its own."""
 
 
+PARTS, LEAST = 8, 256
+"""Parts of a product with a symmetric matrix, which threads share, and the least columns of a part. Each has
+sums of its own."""
+ABREAST = 4
+"""Columns that are taken at once, so that sums are loaded and stored less often."""
+
+
 def symmetric(k: Kernel) -> Tensor:
-    """y := alpha a x + beta y for a symmetric `a` of which a triangle is stored, dense, banded or packed.
+    """y := alpha a x + beta y for a symmetric or Hermitian `a`, of which a triangle is stored in any way.
 
     Each element is read once, and used for its row and for its column. A part takes every PARTS-th group of
     columns."""
     name = k.routine.operands[1]
     a = Columns(k, name, "x1")
-    abreast = ABREAST if a.width is None else 1
+    abreast = ABREAST // k.parts if a.width is None else 1
     parts = maximum(minimum(a.n // LEAST, const(PARTS)), const(1)) if a.width is None else const(1)
-    out, part, turn, rest = Buffer("out", k.dtype, (parts, a.n)), Var("part"), Var("turn"), Var("rest")
-    own, first = Vector(out, (part,)), Var("first")
+    part, turn, rest, first = Var("part"), Var("turn"), Var("rest"), Var("first")
+    own = Vector(Buffer("out", k.dtype, (parts, *k["x"].shape)), k.parts, of=(part,))
     groups = a.n // abreast
     group = Let(first, (part + turn * parts) * abreast, _group(k, a, own, first, abreast))
     last = Let(first, groups * abreast + rest, _group(k, a, own, first, 1))
@@ -256,178 +326,139 @@ def symmetric(k: Kernel) -> Tensor:
         For(turn, (groups - part + parts - 1) // parts, group),
         If(eq(part, 0), For(rest, a.n - groups * abreast, last)),
     )
-    alpha, zero = Load(Buffer("x0", k.dtype, ()), ()), const(0, k.dtype)
-    cleared = each("s", const(0), a.n, lanes(k.dtype), lambda i: own.store(i, zero))
-    body = For(part, parts, block(cleared, If(ne(alpha, zero), work)), "parallel")
-    operands = [k[n] for n in ("alpha", name, "x")]
-    sums = k.b.loop_nest(operands, body, k.dtype, out.shape)
-    product = k.b.reduction(
-        k.dtype, (a.n,), [parts], "sum", [sums], lambda bufs, place, at: bufs[0][(at[0], place[0])]
+    nothing = zero(k.parts, k.dtype)
+    cleared = each("s", const(0), a.n, own.width, lambda i: own.store(i, nothing))
+    body = For(part, parts, block(cleared, If(is_some(factor(k, "alpha")), work)), "parallel")
+    sums = k.b.loop_nest([k[n] for n in ("alpha", name, "x")], body, k.dtype, own.buffer.shape)
+    k.operands["product"] = k.b.reduction(
+        k.dtype, k["x"].shape, [parts], "sum", [sums], lambda bufs, place, at: bufs[0][(at[0], place[0])]
     )
-    return k.updated(product, k["y"])
+    return _combination(k)
+
+
+def _combination(k: Kernel) -> Tensor:
+    """Return alpha product + beta y. A factor of 0 leaves its operand out, even if that is NaN."""
+    names = ["alpha", "product", "beta", "y"]
+    buffers = [Buffer(f"x{n}", k.dtype, k[name].shape) for n, name in enumerate(names)]
+    alpha, beta = (element(k.parts, buffers[n], *[const(0)] * (k.parts - 1)) for n in (0, 2))
+    product, y = (Vector(buffers[n], k.parts) for n in (1, 3))
+    out = Vector(Buffer("out", k.dtype, k["y"].shape), k.parts)
+
+    def one(i: Expr) -> Stmt:
+        return out.store(i, scaled(alpha, product[i]) + scaled(beta, y[i]))
+
+    return k.nest(" ".join(names), each("s", const(0), k.size("n"), out.width, one), "y")
 
 
 def _group(k: Kernel, a: Columns, out: Vector, first: Expr, abreast: int) -> Stmt:
-    """Return the work of some columns of a symmetric matrix: their products with x, and what they add to other
-    sums. The square on the diagonal comes element by element."""
-    x, totals = (
-        Vector(Buffer("x2", k.dtype, k["x"].shape)),
-        Buffer("totals", k.dtype, (const(abreast),), "register"),
-    )
+    """Return the work of some columns of a symmetric matrix: their products with x, and what they add to
+    other sums. The square on the diagonal comes element by element."""
+    x, totals = operand(k, 2), Totals(k.dtype, k.parts, abreast)
     columns = [first + c for c in range(abreast)]
-    factors = [Var(f"f{c}", k.dtype) for c in range(abreast)]
     begin, count = a.begin(first), a.count(first)
     if a.lower and abreast > 1:
         begin, count = first + abreast, a.n - first - abreast
 
-    def element(r: int, c: int) -> Expr:
-        return a.at(columns[r], columns[c]) if (r > c) == a.lower else a.at(columns[c], columns[r])
+    def square(r: int, c: int) -> Value:
+        """Return an element of the square. The diagonal of a Hermitian matrix is real."""
+        if r == c:
+            own = a.at(columns[r], columns[r])
+            return number(own.re) if isinstance(own, Number) else own
+        if (r > c) == a.lower:
+            return a.at(columns[r], columns[c])
+        return conjugate(a.at(columns[c], columns[r]))
 
-    def added_to(i: Expr) -> Stmt:
-        return out.store(i, out[i] + total_of([factors[c] * a.at(i, columns[c]) for c in range(abreast)]))
+    def worked(factors: list[Value]) -> Stmt:
+        def added_to(i: Expr) -> Stmt:
+            return out.store(i, out[i] + total_of([factors[c] * a.at(i, columns[c]) for c in range(abreast)]))
 
-    def end(c: int) -> Stmt:
-        square = [factors[r] * element(r, c) for r in range(abreast)]
-        return out.store(columns[c], out[columns[c]] + (total_of(square) + Load(totals, (const(c),))))
+        def end(c: int) -> Stmt:
+            beside = total_of([factors[r] * square(c, r) for r in range(abreast)])
+            return out.store(columns[c], out[columns[c]] + (beside + totals[c]))
 
-    sums = summed_abreast(
-        "d", totals, abreast, lambda c, i: a.at(i, columns[c]) * x[i], begin, count, 1, added_to
-    )
-    work: Stmt = Alloc(totals, block(sums, *(end(c) for c in range(abreast))))
-    for c in reversed(range(abreast)):
-        work = Let(factors[c], x[columns[c]], work)
-    return work
+        def term(c: int, i: Expr) -> Value:
+            return conjugate(a.at(i, columns[c])) * x[i]
 
+        sums = summed("d", totals, term, begin, count, 1, added_to)
+        return totals.within(sums, *(end(c) for c in range(abreast)))
 
-def total_of(terms: Sequence[Expr]) -> Expr:
-    return reduce(operator.add, terms)
+    return all_held([x[j] for j in columns], worked)
 
 
-def _scaled_copy(out: Buffer, y: Buffer, beta: Expr) -> Stmt:
-    return each(
-        "s", const(0), out.shape[0], lanes(out.dtype), lambda i: Store(out, (i,), scaled(beta, Load(y, (i,))))
-    )
+def all_held(values: Sequence[Value], body: Callable[[list[Value]], Stmt], *own: Value) -> Stmt:
+    """Return statements that use values, each of which is computed once."""
+    if len(own) == len(values):
+        return body(list(own))
+    return held(f"f{len(own)}", values[len(own)], lambda value: all_held(values, body, *own, value))
+
+
+def scaled_before(name: str, out: Vector, y: Vector, beta: Value, begin: Expr, count: Expr) -> Stmt:
+    """Return a loop that writes beta y to `out`."""
+    return each(name, begin, count, out.width, lambda i: out.store(i, scaled(beta, y[i])))
 
 
 def banded(k: Kernel) -> Tensor:
     """y := alpha op(a) x + beta y for a general band of kl diagonals below and ku above."""
-    a = Buffer("x1", k.dtype, k["a"].shape)
-    out, y = (Buffer(n, k.dtype, k["y"].shape) for n in ("out", "x4"))
-    x = Buffer("x2", k.dtype, k["x"].shape)
-    alpha, beta = (Load(Buffer(n, k.dtype, ()), ()) for n in ("x0", "x3"))
+    a, x, y = (operand(k, place) for place in (1, 2, 4))
+    out = Vector(Buffer("out", k.dtype, k["y"].shape), k.parts)
+    alpha, beta = factor(k, "alpha"), factor(k, "beta")
     m, n, kl, ku = (k.size(s) for s in ("m", "n", "kl", "ku"))
-    j, total = Var("j"), Buffer("total", k.dtype, (const(1),), "register")
+    j, totals = Var("j"), Totals(k.dtype, k.parts)
     begin = maximum(j - ku, const(0))
     count = maximum(minimum(m, j + kl + 1) - begin, const(0))
 
-    def element(i: Expr) -> Expr:
-        return Load(a, (j, ku + i - j))
+    def at(i: Expr) -> Value:
+        return conjugate(element(k.parts, a.buffer, j, ku + i - j), k.options["trans"] == "C")
 
     if k.is_set("trans"):
-        terms = summed("d", total, lambda i: element(i) * Load(x, (i,)), begin, count)
-        result = Store(out, (j,), Load(out, (j,)) + alpha * Load(total, ZERO))
-        column: Stmt = Alloc(total, block(Store(total, ZERO, const(0, k.dtype)), terms, result))
+        terms = summed("d", totals, lambda _, i: at(i) * x[i], begin, count, SUMS)
+        column = totals.within(terms, out.store(j, out[j] + alpha * totals[0]))
     else:
-        factor = Var("factor", k.dtype)
-        column = Let(factor, alpha * Load(x, (j,)), added("a", Vector(out), factor, element, begin, count))
-    work = If(ne(alpha, const(0, k.dtype)), For(j, n, column))
-    return k.nest("alpha a x beta y", block(_scaled_copy(out, y, beta), work), "y")
+        column = held("factor", alpha * x[j], lambda own: added("a", out, own, at, begin, count))
+    length = m if not k.is_set("trans") else n
+    start = scaled_before("s", out, y, beta, const(0), length)
+    return k.nest("alpha a x beta y", block(start, If(is_some(alpha), For(j, n, column))), "y")
 
 
-def packed_updated(k: Kernel) -> Tensor:
-    """The packed ap := alpha x x' + ap, or alpha (x y' + y x') + ap."""
-    a = Columns(k, "ap", "x3" if "y" in k.operands else "x2")
-    out = Buffer("out", k.dtype, k["ap"].shape)
-    x = Buffer("x1", k.dtype, k["x"].shape)
-    y = Buffer("x2", k.dtype, k["x"].shape) if "y" in k.operands else None
-    alpha, j = Load(Buffer("x0", k.dtype, ()), ()), Var("j")
-    one, other = Var("one", k.dtype), Var("other", k.dtype)
-    first = const(0) if not a.lower else j
+def updated(k: Kernel, name: str) -> Tensor:
+    """a := alpha x x' + a, or alpha (x y' + y x') + a, for the triangle of a matrix, which may be packed, or
+    alpha x y' + a for a whole one. The second vectors of complex routines but `geru` are conjugate."""
+    packed, rank_2 = name in k.routine.packed, k.routine.name[-1] == "2"
+    out, x = Buffer("out", k.dtype, k.result(name)), operand(k, 1)
+    y = operand(k, 2) if "y" in k.operands else x
+    alpha, j = factor(k, "alpha"), Var("j")
+    is_conjugate = k.routine.name != "geru"
+    a = Columns(k, name, "out") if "uplo" in k.options else None
+    begin, count = (const(0), k.size("m")) if a is None else (j if a.lower else const(0), a.count(j) + 1)
 
-    def element(i: Expr) -> Stmt:
-        place = a.place(i, j)
-        more = Load(x, (i,)) * one
-        if y is not None:
-            more = more + Load(y, (i,)) * other
-        return Store(out, place, Load(out, place) + more)
-
-    column = each("u", first, a.count(j) + 1, lanes(k.dtype), element)
-    if y is not None:
-        column = Let(other, alpha * Load(x, (j,)), column)
-    column = Let(one, alpha * Load(x if y is None else y, (j,)), column)
-    work = If(ne(alpha, const(0, k.dtype)), For(j, a.n, column))
-    size, before = out.shape[0], a.buffer
-    copied = each("c", const(0), size, lanes(k.dtype), lambda i: Store(out, (i,), Load(before, (i,))))
-    return k.nest(" ".join(k.routine.operands), block(copied, work), "ap")
-
-
-ROWS = 1024
-"""Rows of a task of a product with columns. Its sums stay in the L1 cache."""
-ABREAST = 4
-"""Columns that are added at once, so that sums are loaded and stored less often."""
-
-
-def combined(k: Kernel) -> Tensor:
-    """y := alpha a x + beta y. A task has some rows, and adds the columns a few at a time."""
-    a = Buffer("x1", k.dtype, k["a"].shape)
-    x, (out, y) = (
-        Buffer("x2", k.dtype, k["x"].shape),
-        (Buffer(n, k.dtype, k["y"].shape) for n in ("out", "x4")),
-    )
-    alpha, beta = (Load(Buffer(n, k.dtype, ()), ()) for n in ("x0", "x3"))
-    m, n, task, turn, rest = k.size("m"), k.size("n"), Var("task"), Var("turn"), Var("rest")
-    begin, count = task * ROWS, minimum(const(ROWS), m - task * ROWS)
-    width, factors = lanes(k.dtype), [Var(f"f{c}", k.dtype) for c in range(ABREAST)]
-
-    def some(first: Expr, columns: int) -> Stmt:
+    def worked(factors: list[Value]) -> Stmt:
         def one(i: Expr) -> Stmt:
-            total: Expr = Load(out, (i,))
-            for c in range(columns):
-                total = total + factors[c] * Load(a, (first + c, i))
-            return Store(out, (i,), total)
+            place = (j, i) if a is None else a.place(i, j)
+            new = element(k.parts, out, *place) + x[i] * factors[0]
+            return stored(out, place, new + y[i] * factors[1] if rank_2 else new)
 
-        work = each("a", begin, count, width, one)
-        for c in reversed(range(columns)):
-            work = Let(factors[c], alpha * Load(x, (first + c,)), work)
-        return work
+        return each("u", begin, count, width_of(k), one)
 
-    start = each("s", begin, count, width, lambda i: Store(out, (i,), scaled(beta, Load(y, (i,)))))
-    whole = For(turn, n // ABREAST, some(turn * ABREAST, ABREAST))
-    last = For(rest, n % ABREAST, some(n // ABREAST * ABREAST + rest, 1))
-    work = block(start, If(ne(alpha, const(0, k.dtype)), block(whole, last)))
-    return k.nest("alpha a x beta y", For(task, (m + ROWS - 1) // ROWS, work, "parallel"), "y")
-
-
-SUMS_ABREAST = 2
-"""Vectors of partial sums of each of those columns."""
-
-
-def products_of_columns(k: Kernel) -> Tensor:
-    """y := alpha a' x + beta y. A task has a few columns, for which x is read once."""
-    a, x, y = (Buffer(f"x{p}", k.dtype, k[n].shape) for p, n in ((1, "a"), (2, "x"), (4, "y")))
-    out, task, rest = Buffer("out", k.dtype, k["y"].shape), Var("task"), Var("rest")
-    alpha, beta = (Load(Buffer(n, k.dtype, ()), ()) for n in ("x0", "x3"))
-    m, n, zero = k.size("m"), k.size("n"), const(0, k.dtype)
-
-    def some(first: Expr, columns: int) -> Stmt:
-        totals = Buffer("totals", k.dtype, (const(columns),), "register")
-        sums = summed_abreast(
-            "d",
-            totals,
-            columns,
-            lambda c, i: Load(a, (first + c, i)) * Load(x, (i,)),
-            const(0),
-            m,
-            SUMS_ABREAST,
+    factors = [scaled(_as(k, alpha), conjugate(y[j], is_conjugate))]
+    if rank_2:
+        factors.append(scaled(conjugate(_as(k, alpha)), conjugate(x[j])))
+    column = all_held(factors, worked)
+    if a is not None and k.parts == 2:
+        diagonal = element(2, out, *a.place(j, j))
+        column = block(column, stored(out, a.place(j, j), number(diagonal.re)))
+    if not packed:
+        return k.nest(
+            " ".join(n for n in k.routine.operands if n != name),
+            For(j, k.size("n"), column, "parallel"),
+            name,
         )
-        cleared = block(*(Store(totals, (const(c),), zero) for c in range(columns)))
-        stores = [
-            Store(out, (at,), scaled(alpha, Load(totals, (const(c),))) + scaled(beta, Load(y, (at,))))
-            for c in range(columns)
-            for at in [first + c]
-        ]
-        return Alloc(totals, block(If(ne(alpha, zero), sums, cleared), *stores))
+    before = Buffer(f"x{k.routine.operands.index(name)}", k.dtype, out.shape)
+    copied = each("c", const(0), out.shape[0], lanes(k.dtype), lambda i: Store(out, (i,), Load(before, (i,))))
+    return k.nest(
+        " ".join(k.routine.operands), block(copied, If(is_some(alpha), For(j, k.size("n"), column))), name
+    )
 
-    whole, first = some(task * ABREAST, ABREAST), task * ABREAST
-    body = If(first + ABREAST <= n, whole, For(rest, n - first, some(first + rest, 1)))
-    return k.nest("alpha a x beta y", For(task, (n + ABREAST - 1) // ABREAST, body, "parallel"), "y")
+
+def _as(k: Kernel, value: Value) -> Value:
+    """Return a factor as an element, which is complex if the elements are."""
+    return number(value) if k.parts == 2 else value

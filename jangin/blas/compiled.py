@@ -10,7 +10,7 @@ from functools import cache
 
 import numpy as np
 
-from jangin.blas.routine import AGAIN, PAIRS, Routine
+from jangin.blas.routine import PAIRS, Routine
 from jangin.blas.table import routine_of
 from jangin.compiler.cache import Cache, key, source_digest
 from jangin.ir.graph import Array
@@ -51,7 +51,7 @@ def run(
     ordered = tuple([sizes[n] for n in order])
     if not routine.in_place(letter):
         outputs = executable.execute([arrays[n] for n in inputs], ordered)
-        return [_whole(a) for a in outputs] if letter in PAIRS else outputs
+        return [_whole(a) for a in outputs] if letter in PAIRS and not routine.is_real else outputs
     ready = _readied(executable, ordered)
     try:
         ready.run([address(arrays[n]) for n in (*inputs, *routine.written)])
@@ -115,7 +115,7 @@ def _loaded(
     with _making:
         artifact = _artifact(routine_of(name, letter), letter, letters, threads)
         shared = _first(threads) if (name, letter) != _FIRST[:2] else None
-        inputs = tuple(n.removesuffix(AGAIN) for n in artifact.plan.inputs)
+        inputs = tuple(artifact.plan.inputs)
         return Executable(artifact, threads, shared), inputs, tuple(v.name for v, _ in artifact.plan.symbols)
 
 

@@ -1,274 +1,217 @@
-"""Kernels of complex numbers, whose real and imaginary parts lie side by side.
+"""Kernels of products of complex matrices, as products of real ones with twice the rows and terms.
 
-Vectors and matrices count parts: element i has the parts 2 i and 2 i + 1. A product of complex matrices is
-one of real matrices with twice the rows and terms. The matrices b and c are taken as they lie. Each element
-of `a` stands for a square of four numbers.
+The right operand and the result are taken as they lie, part beside part. Each element of the left operand
+stands for a square of four numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from jangin.blas.columns import ROWS, ZERO, each, lanes, summed
+from jangin.blas.columns import each, factor
 from jangin.blas.dense import Pair, Product
 from jangin.blas.elements import Around, Elements, Panel, Place, alone
 from jangin.blas.kernel import Kernel
-from jangin.blas.vectors import TASK
-from jangin.ir.expr import Buffer, Expr, Load, Var, const, eq, land, minimum, select
-from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
+from jangin.blas.numbers import Number, at, number, scaled, stored
+from jangin.ir.expr import Buffer, Expr, Var, const, eq, land, maximum, minimum, select
+from jangin.ir.loop import For, If, Stmt, Store, block
 from jangin.ir.records import dataclass
 from jangin.ops.values import Tensor
 
 
 @dataclass(frozen=True)
-class Number:
-    """A complex number."""
+class Complex(Elements):
+    """Complex elements, of which `rows` counts parts for a left operand.
 
-    re: Expr
-    im: Expr
+    A "hermitian" operand is stored as a symmetric one. `is_conjugate` tells how the operand is stored."""
 
-    def __add__(self, other: Number) -> Number:
-        return Number(self.re + other.re, self.im + other.im)
+    is_conjugate: bool = False
 
-    def __mul__(self, other: Number) -> Number:
-        return Number(self.re * other.re - self.im * other.im, self.re * other.im + self.im * other.re)
+    def stored_at(self, row: Expr, term: Expr, turned: bool) -> Number:
+        return at(self.buffer, *self.place(row, term, turned)).conjugate(self.is_conjugate)
 
-    def conjugate(self, really: bool = True) -> Number:
-        return Number(self.re, -self.im) if really else self
-
-    @property
-    def is_zero(self) -> Expr:
-        zero = const(0, self.re.dtype)
-        return land(eq(self.re, zero), eq(self.im, zero))
-
-    def unless(self, cond: Expr) -> Number:
-        """Return this number, or 0 if a condition holds."""
-        zero = const(0, self.re.dtype)
-        return Number(select(cond, zero, self.re), select(cond, zero, self.im))
-
-
-def at(buffer: Buffer, *index: Expr) -> Number:
-    """Return an element of a buffer of parts. No index means a buffer with one element."""
-    *rows, i = index or (const(0),)
-    return Number(Load(buffer, (*rows, 2 * i)), Load(buffer, (*rows, 2 * i + 1)))
-
-
-def stored(buffer: Buffer, index: tuple[Expr, ...], value: Number) -> Stmt:
-    """Return the store of an element. Both parts are known before one of them is written."""
-    *rows, i = index
-    re, im = Var("re", value.re.dtype), Var("im", value.re.dtype)
-    parts = block(Store(buffer, (*rows, 2 * i), re), Store(buffer, (*rows, 2 * i + 1), im))
-    return Let(re, value.re, Let(im, value.im, parts))
-
-
-def held(name: str, value: Number, body: Callable[[Number], Stmt]) -> Stmt:
-    """Return statements that use a number whose parts are computed once."""
-    own = Number(Var(f"{name}_re", value.re.dtype), Var(f"{name}_im", value.re.dtype))
-    assert isinstance(own.re, Var) and isinstance(own.im, Var)
-    return Let(own.re, value.re, Let(own.im, value.im, body(own)))
-
-
-def _width(k: Kernel) -> int:
-    """Return the elements that fill a vector of the widest processors."""
-    return lanes(k.dtype) // 2
-
-
-# --- level 1
-
-
-def _updated(k: Kernel, names: str, element: Callable[..., Number]) -> Tensor:
-    """Return the written vector. `element` gets the operands `names`, and the vector's old element last."""
-    (written,) = k.routine.written
-    out, task, n = Buffer("out", k.dtype, k.result(written)), Var("task"), k.size("n")
-    operands = [(Buffer(f"x{p}", k.dtype, k[name].shape), name) for p, name in enumerate(names.split())]
-    begin = task * TASK
-
-    def one(i: Expr) -> Stmt:
-        read = [at(x) if name in k.routine.scalars else at(x, i) for x, name in operands]
-        return stored(out, (i,), element(*read, at(out, i)))
-
-    elements = each("e", begin, minimum(const(TASK), n - begin), _width(k), one)
-    return k.nest(names, For(task, (n + TASK - 1) // TASK, elements, "parallel"), written)
-
-
-def axpy(k: Kernel) -> Tensor:
-    return _updated(k, "a x", lambda a, x, y: y + a * x)
-
-
-def scal(k: Kernel) -> Tensor:
-    return _updated(k, "a", lambda a, x: a * x)
-
-
-def rscal(k: Kernel) -> Tensor:
-    """x := a x for a real factor."""
-    out, task, n = Buffer("out", k.dtype, k.result("x")), Var("task"), 2 * k.size("n")
-    factor, begin = Load(Buffer("x0", k.dtype, ()), ()), task * TASK
-
-    def one(i: Expr) -> Stmt:
-        return Store(out, (i,), factor * Load(out, (i,)))
-
-    parts = each("e", begin, minimum(const(TASK), n - begin), lanes(k.dtype), one)
-    return k.nest("a", For(task, (n + TASK - 1) // TASK, parts, "parallel"), "x")
-
-
-def dot(k: Kernel) -> Tensor:
-    """The sum of products, with the first factors conjugate for `dotc`. Each part is a sum of its own."""
-    is_conjugate = k.routine.name == "dotc"
-
-    def term(bufs: list[Buffer], place: tuple[Expr, ...], i: tuple[Expr, ...]) -> Expr:
-        product = at(bufs[0], i[0]).conjugate(is_conjugate) * at(bufs[1], i[0])
-        return select(eq(place[0], 0), product.re, product.im)
-
-    return k.b.reduction(k.dtype, (const(2),), [k.size("n")], "sum", [k["x"], k["y"]], term)
-
-
-# --- level 2
-
-
-def gemv(k: Kernel) -> Tensor:
-    """y := alpha op(a) x + beta y. A factor of 0 leaves its operand out."""
-    alpha, a, x, beta, y = (Buffer(f"x{p}", k.dtype, k[n].shape) for p, n in enumerate(k.routine.operands))
-    out, task = Buffer("out", k.dtype, k.result("y")), Var("task")
-
-    def before(i: Expr) -> Number:
-        return (at(beta) * at(y, i)).unless(at(beta).is_zero)
-
-    if k.is_set("trans"):
-        body, count = _summed(
-            k, a, x, lambda j, total: stored(out, (j,), at(alpha) * total + before(j)), task
-        )
-        body = If(at(alpha).is_zero, stored(out, (task,), before(task)), body)
-    else:
-        count = (k.size("m") + ROWS - 1) // ROWS
-        begin = task * ROWS
-        rows = minimum(const(ROWS), k.size("m") - begin)
-        j, width = Var("j"), _width(k)
-
-        def added(factor: Number) -> Stmt:
-            return each(
-                "a", begin, rows, width, lambda i: stored(out, (i,), at(out, i) + factor * at(a, j, i))
-            )
-
-        start = each("s", begin, rows, width, lambda i: stored(out, (i,), before(i)))
-        columns = For(j, k.size("n"), held("f", at(alpha) * at(x, j), added))
-        body = block(start, If(at(alpha).is_zero, block(), columns))
-    return k.nest(" ".join(k.routine.operands), For(task, count, body, "parallel"), "y")
-
-
-def _summed(
-    k: Kernel, a: Buffer, x: Buffer, end: Callable[[Expr, Number], Stmt], j: Expr
-) -> tuple[Stmt, Expr]:
-    """Return the product of column j with x, which goes to `end`, and the number of columns."""
-    totals = [Buffer(f"total_{part}", k.dtype, (const(1),), "register") for part in ("re", "im")]
-    is_conjugate = k.options["trans"] == "C"
-
-    def product(i: Expr) -> Number:
-        return at(a, j, i).conjugate(is_conjugate) * at(x, i)
-
-    m = k.size("m")
-    work = block(
-        *(Store(total, ZERO, const(0, k.dtype)) for total in totals),
-        summed("r", totals[0], lambda i: product(i).re, const(0), m),
-        summed("i", totals[1], lambda i: product(i).im, const(0), m),
-        end(j, Number(*(Load(total, ZERO) for total in totals))),
-    )
-    for total in totals:
-        work = Alloc(total, work)
-    return work, k.size("n")
-
-
-def ger(k: Kernel) -> Tensor:
-    """a := alpha x y' + a, with y conjugate for `gerc`. A task has a column."""
-    alpha, x, y = (Buffer(f"x{p}", k.dtype, k[n].shape) for p, n in enumerate(("alpha", "x", "y")))
-    out, j = Buffer("out", k.dtype, k.result("a")), Var("j")
-
-    def column(factor: Number) -> Stmt:
-        def one(i: Expr) -> Stmt:
-            return stored(out, (j, i), at(out, j, i) + at(x, i) * factor)
-
-        return each("u", const(0), k.size("m"), _width(k), one)
-
-    factor = at(alpha) * at(y, j).conjugate(k.routine.name == "gerc")
-    return k.nest("alpha x y", For(j, k.size("n"), held("f", factor, column), "parallel"), "a")
-
-
-# --- level 3
+    def element(self, row: Expr, term: Expr) -> Number:
+        """Return an element, which may be of the other triangle."""
+        if self.kind == "whole":
+            return self.stored_at(row, term, self.turned)
+        inside = row >= term if self.lower else row <= term
+        zero, one = (const(n, self.buffer.dtype) for n in (0, 1))
+        if self.kind == "triangular":
+            own = self.stored_at(row, term, self.turned).unless(eq(inside, const(False, inside.dtype)))
+            is_one = land(eq(row, term), const(self.unit, inside.dtype))
+            return Number(select(is_one, one, own.re), select(is_one, zero, own.im))
+        direct, across = (self.stored_at(row, term, turned) for turned in (False, True))
+        if self.kind == "hermitian":
+            direct = Number(direct.re, select(eq(row, term), zero, direct.im))
+            across = across.conjugate()
+        return Number(select(inside, direct.re, across.re), select(inside, direct.im, across.im))
 
 
 @dataclass(frozen=True)
-class Left(Elements):
+class Left(Complex):
     """The real matrix of `factor` times an operand. An element with the parts r and i is r, -i in its even
-    row, and i, r in its odd one. `turned` and `is_conjugate` tell how the operand is stored."""
+    row, and i, r in its odd one."""
 
     factor: Number | None = None
-    is_conjugate: bool = False
 
     def copied(
         self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr, around: Around = alone
     ) -> Stmt:
         term, row = Var("ct"), Var("cr")
-        t, odd, size = (begin + term) // 2, (begin + term) % 2, const(panel.rows // 2)
-        r = minimum(first // 2 + row, self.rows // 2 - 1)
-        element = at(self.buffer, *self.place(r, t, self.turned)).conjugate(self.is_conjugate)
+        t, is_odd = (begin + term) // 2, eq((begin + term) % 2, const(1))
         assert self.factor is not None
-        value = self.factor * element
-        is_odd = eq(odd, const(1))
-        upper, lower = select(is_odd, -value.im, value.re), select(is_odd, value.re, value.im)
-        both = [
-            Store(panel.buffer, place(2 * row + n, begin + term), v) for n, v in enumerate((upper, lower))
-        ]
-        return For(term, end - begin, around(For(row, size, block(*both))))
+        value = self.factor * self.element(minimum(first // 2 + row, self.rows // 2 - 1), t)
+        squares = Number(select(is_odd, -value.im, value.re), select(is_odd, value.re, value.im))
+        index = place(row, begin + term)
+        copy = stored(panel.buffer, index, squares)
+        return For(term, end - begin, around(For(row, const(panel.rows // 2), copy)))
 
 
 @dataclass(frozen=True)
-class Right(Elements):
-    """The columns of a transposed operand, whose terms are the parts of its elements."""
+class Right(Complex):
+    """The columns of an operand, whose terms are the parts of its elements."""
 
-    is_conjugate: bool = False
+    def terms(self, first: Expr, count: int, depth: Expr) -> tuple[Expr, Expr]:
+        low, high = super().terms(first, count, (depth + 1) // 2)
+        return minimum(2 * low, depth), minimum(2 * high, depth)
 
     def copied(
         self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr, around: Around = alone
     ) -> Stmt:
         term, row = Var("ct"), Var("cr")
-        t, odd = (begin + term) // 2, (begin + term) % 2
-        part = Load(self.buffer, (t, 2 * minimum(first + row, self.rows - 1) + odd))
-        value = select(eq(odd, const(1)), -part, part) if self.is_conjugate else part
-        store = Store(panel.buffer, place(row, begin + term), value)
+        value = self.element(minimum(first + row, self.rows - 1), (begin + term) // 2)
+        part = select(eq((begin + term) % 2, const(1)), value.im, value.re)
+        store = Store(panel.buffer, place(row, begin + term), part)
         return For(term, end - begin, around(For(row, const(panel.rows), store)))
 
 
-class _Products(Product):
-    """A product of parts. A task scales its part of c before, and `a` has the factor alpha."""
+class Products(Product):
+    """A product of parts. A task scales its part of c before, and left operands have the factor alpha.
+
+    The diagonal of a `hermitian` result is real."""
+
+    def __init__(
+        self,
+        k: Kernel,
+        names: str,
+        m: Expr,
+        n: Expr,
+        depth: Expr,
+        triangle: str = "",
+        hermitian: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(k, names, (2 * m, n), 2 * depth, triangle)
+        self.hermitian, self.alpha = hermitian, number(factor(k, "alpha"))
+
+    def buffer(self, name: str) -> Buffer:
+        return Buffer(f"x{self.names.split().index(name)}", self.dtype, self.k[name].shape)
+
+    def left(
+        self, name: str, rows: Expr, turned: bool, is_conjugate: bool,
+        kind: str = "whole", lower: bool = False, other: Number | None = None,
+    ) -> Left:  # fmt: skip
+        """Return a left operand, with the factor alpha unless an `other` one is given."""
+        unit = kind == "triangular" and self.k.is_set("diag")
+        own = self.alpha if other is None else other
+        return Left(self.buffer(name), 2 * rows, turned, kind, lower, unit, is_conjugate, own)
+
+    def right(
+        self,
+        name: str,
+        columns: Expr,
+        turned: bool,
+        is_conjugate: bool,
+        kind: str = "whole",
+        lower: bool = False,
+    ) -> Elements:
+        """Return a right operand, which is read where it lies if its terms lie side by side."""
+        unit = kind == "triangular" and self.k.is_set("diag")
+        if kind == "whole" and turned and not is_conjugate:
+            return Elements(self.buffer(name), columns, True)
+        return Right(self.buffer(name), columns, turned, kind, lower, unit, is_conjugate)
 
     def _scalar(self, name: str) -> Expr:
-        one = const(1, self.dtype)
-        alpha = at(Buffer("x0", self.dtype, (const(2),)))
-        return select(alpha.is_zero, const(0, self.dtype), one) if name == "alpha" else one
+        zero, one = (const(n, self.dtype) for n in (0, 1))
+        if name == "alpha":
+            return select(self.alpha.is_zero, zero, one)
+        return one if name in self.names.split() else zero
 
     def _blocks(self, pair: Pair, row: Expr, rows: Expr, column: Expr, columns: Expr, is_first: bool) -> Stmt:
-        beta, tile = at(Buffer("x3", self.dtype, (const(2),))), self.tile
-        i, j = row * tile.rows // 2, Var("column_of_c")
-        count = minimum(rows * tile.rows, self.m - row * tile.rows) // 2
-        place = column * tile.columns + j
+        work = super()._blocks(pair, row, rows, column, columns, is_first)
+        first, place, j = row * self.tile.rows // 2, column * self.tile.columns, Var("column_of_c")
+        beyond = first + minimum(rows * self.tile.rows, self.m - row * self.tile.rows) // 2
+        across = minimum(columns * self.tile.columns, self.n - place)
+        j_th = place + j
+        if self.hermitian:
+            own = stored(self.out, (j_th, j_th), number(at(self.out, j_th, j_th).re))
+            work = block(work, For(j, across, If(land(j_th >= first, j_th < beyond), own)))
+        if "beta" not in self.names.split() or not is_first:
+            return work
+        beta = number(factor(self.k, "beta"))
+        if self.triangle:
+            low, high = (
+                (maximum(first, j_th), beyond) if self.triangle == "L" else (first, minimum(beyond, j_th + 1))
+            )
+        else:
+            low, high = first, beyond
 
-        def scaled(r: Expr) -> Stmt:
-            old = at(self.out, place, r)
-            return stored(self.out, (place, r), (beta * old).unless(beta.is_zero))
+        def scale(r: Expr) -> Stmt:
+            return stored(self.out, (j_th, r), scaled(beta, at(self.out, j_th, r)))
 
-        across = minimum(columns * tile.columns, self.n - column * tile.columns)
-        scale = For(j, across, each("b", i, count, tile.lanes, scaled))
-        is_one = land(eq(beta.re, const(1, self.dtype)), eq(beta.im, const(0, self.dtype)))
-        blocks = super()._blocks(pair, row, rows, column, columns, is_first)
-        return block(If(is_one, block(), scale), blocks)
+        one, zero = const(1, self.dtype), const(0, self.dtype)
+        loop = For(j, across, each("b", low, maximum(high - low, const(0)), self.tile.lanes, scale))
+        return block(If(land(eq(beta.re, one), eq(beta.im, zero)), block(), loop), work)
 
 
 def gemm(k: Kernel) -> Tensor:
     """c := alpha op(a) op(b) + beta c."""
-    m, n = 2 * k.size("m"), k.size("n")
-    p = _Products(k, "alpha a b beta", (m, n), 2 * k.size("k"))
-    a, b = (Buffer(x, k.dtype, k[name].shape) for x, name in (("x1", "a"), ("x2", "b")))
-    alpha = at(Buffer("x0", k.dtype, (const(2),)))
+    m, n = k.size("m"), k.size("n")
+    p = Products(k, "alpha a b beta", m, n, k.size("k"))
     transa, transb = k.options["transa"], k.options["transb"]
-    rows = Left(a, m, transa != "N", factor=alpha, is_conjugate=transa == "C")
-    columns = Elements(b, n, True) if transb == "N" else Right(b, n, False, is_conjugate=transb == "C")
-    return p.result(Pair(rows, columns))
+    left = p.left("a", m, transa != "N", transa == "C")
+    return p.result(Pair(left, p.right("b", n, transb == "N", transb == "C")))
+
+
+def symm(k: Kernel) -> Tensor:
+    """c := alpha a b + beta c, or alpha b a + beta c, with a symmetric or Hermitian `a`."""
+    m, n, lower = k.size("m"), k.size("n"), k.is_set("uplo")
+    kind = "hermitian" if k.routine.name == "hemm" else "symmetric"
+    p = Products(k, "alpha a b beta", m, n, k.order)
+    if k.is_set("side"):
+        # The columns of a Hermitian matrix are its rows, conjugate.
+        right = p.right("a", n, False, kind == "hermitian", kind, lower)
+        return p.result(Pair(p.left("b", m, False, False), right))
+    return p.result(Pair(p.left("a", m, False, False, kind, lower), p.right("b", n, True, False)))
+
+
+def trmm(k: Kernel) -> Tensor:
+    """b := alpha op(a) b, or alpha b op(a), with a triangular `a`. As columns' operand, `a` counts as
+    transposed."""
+    m, n, turned, right = k.size("m"), k.size("n"), k.is_set("transa"), k.is_set("side")
+    p, is_conjugate = Products(k, "alpha a b", m, n, k.order), k.options["transa"] == "C"
+    lower = k.is_set("uplo") ^ turned ^ right
+    if right:
+        a = p.right("a", n, not turned, is_conjugate, "triangular", lower)
+        return p.result(Pair(p.left("b", m, False, False), a))
+    return p.result(
+        Pair(p.left("a", m, turned, is_conjugate, "triangular", lower), p.right("b", n, True, False))
+    )
+
+
+def syrk(k: Kernel) -> Tensor:
+    """The triangle of c := alpha a a' + beta c, or alpha a' a + beta c."""
+    n, turned, hermitian = k.size("n"), k.is_set("trans"), k.routine.name == "herk"
+    p = Products(k, "alpha a beta", n, n, k.size("k"), k.options["uplo"], hermitian)
+    left = p.left("a", n, turned, hermitian and turned)
+    return p.result(Pair(left, p.right("a", n, turned, hermitian and not turned)))
+
+
+def syr2k(k: Kernel) -> Tensor:
+    """The triangle of c := alpha (a b' + b a') + beta c, or alpha (a' b + b' a) + beta c.
+
+    The second factor of a Hermitian result is alpha's conjugate."""
+    n, turned, hermitian = k.size("n"), k.is_set("trans"), k.routine.name == "her2k"
+    p = Products(k, "alpha a b beta", n, n, k.size("k"), k.options["uplo"], hermitian)
+    pairs = []
+    for one, other, own in (("a", "b", p.alpha), ("b", "a", p.alpha.conjugate(hermitian))):
+        left = p.left(one, n, turned, hermitian and turned, other=own)
+        pairs.append(Pair(left, p.right(other, n, turned, hermitian and not turned)))
+    return p.result(*pairs)

@@ -159,7 +159,11 @@ class Product:
         columns."""
         if not self.triangle:
             return work
-        return If(end > column if self.triangle == "L" else row < beyond, work)
+        return If(self.element(end) > column if self.triangle == "L" else self.element(row) < beyond, work)
+
+    def element(self, row: Expr) -> Expr:
+        """Return the element of a row of the result, which may be a part of a complex one."""
+        return row if self.k.parts == 1 else row // self.k.parts
 
     def _copies(self, b: Block, p: Var, rows: Expr) -> Stmt:
         """Return the copy of a block of a task's panels of rows. All panels take some terms before the next
@@ -253,14 +257,15 @@ class _Sums:
         lanes, triangle = self.vectors * self.tile.lanes, self.of.triangle
         whole = land(self.i + lanes <= self.of.m, self.j + self.tile.columns <= self.of.n)
         if triangle == "L":
-            whole = land(whole, self.i >= self.j + self.tile.columns - 1)
+            whole = land(whole, self.of.element(self.i) >= self.j + self.tile.columns - 1)
         elif triangle:
-            whole = land(whole, self.i + lanes - 1 <= self.j)
+            whole = land(whole, self.of.element(self.i + lanes - 1) <= self.j)
         nothing = eq(self.block.keeps, const(0, self.of.dtype))
         new, updated = self._each(self._stored(False)), self._each(self._stored(True))
         inside = self.row < self.of.m
         if triangle:
-            inside = land(inside, self.row >= self.column if triangle == "L" else self.row <= self.column)
+            row = self.of.element(self.row)
+            inside = land(inside, row >= self.column if triangle == "L" else row <= self.column)
         masked = self._vectors(If(inside, If(nothing, self._stored(False), self._stored(True))))
         edge = For(self.c, const(self.tile.columns), If(self.column < self.of.n, masked), "unroll")
         return If(whole, If(nothing, new, updated), edge)

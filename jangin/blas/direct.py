@@ -6,7 +6,6 @@ is equal. A kernel with its own working memory is then ready, and so is the plac
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -14,12 +13,9 @@ from typing import Any
 import numpy as np
 
 from jangin.blas.compiled import Ready, loaded
-from jangin.blas.routine import Routine
+from jangin.blas.routine import NUMPY, NUMPY_REALS, Routine
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
-
-C_NUMBERS: Mapping[str, Any] = {"s": ctypes.c_float, "d": ctypes.c_double}
-"""The types of factors in memory, by the letter of a routine."""
 
 KINDS = 16
 """The most kinds of calls of a routine that are kept ready."""
@@ -78,7 +74,7 @@ class Direct:
         for at, place in prepared.arrays:
             table[at] = address(values[place])
         for number, place in prepared.numbers:
-            number.value = values[place]
+            number[()] = values[place]
         for at in prepared.outs:
             table[at] = address(written)
         prepared.entry()
@@ -100,15 +96,15 @@ class _Prepared:
     ) -> None:
         self.entry, self.table, self._held = ready.entry, ready.table, [ready, held]
         self.arrays: list[tuple[int, int]] = []
-        self.numbers: list[tuple[Any, int]] = []
+        self.numbers: list[tuple[Array, int]] = []
         self.outs = ready.places[-1]
         for name, ats in zip(inputs, ready.places, strict=False):
             if name in places and name not in routine.scalars:
                 self.arrays += [(at, places[name]) for at in ats]
                 continue
             if name in places:
-                number = C_NUMBERS[letter]()
-                lies = ctypes.addressof(number)
+                number = np.zeros((), NUMPY_REALS[letter] if name in routine.real else NUMPY[letter])
+                lies = address(number)
                 self.numbers.append((number, places[name]))
             else:
                 lies = address(held[name])

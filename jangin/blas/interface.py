@@ -10,16 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jangin.blas.interface_batched import batch_declaration, batch_function
+from jangin.blas.interface_cblas import cblas, cblas_declaration
+from jangin.blas.interface_text import COMMON, HEADER
 from jangin.blas.routine import LETTERS, SIZES, Routine
 from jangin.blas.table import BATCHED
 
-C_TYPES = {"s": "float", "d": "double"}
-ENUMS = {
-    "trans": "CBLAS_TRANSPOSE", "transa": "CBLAS_TRANSPOSE", "transb": "CBLAS_TRANSPOSE",
-    "uplo": "CBLAS_UPLO", "diag": "CBLAS_DIAG", "side": "CBLAS_SIDE",
-}  # fmt: skip
-ACCEPTED = {"trans": "NTC", "transa": "NTC", "transb": "NTC"}
-"""The letters that Fortran accepts for an option, if they are more than its variants."""
+C_TYPES = {"s": "float", "d": "double", "c": "float _Complex", "z": "double _Complex"}
+REALS = {"s": "float", "d": "double", "c": "float", "z": "double"}
+"""The type of a part of an element."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,15 @@ class Compiled:
         """The C type of the function's value."""
         if "result" not in self.routine.written:
             return "void"
-        own = {"iamax": "int", "dsdot": "double"}
-        return own.get(self.routine.name, self.type)
+        if self.routine.name == "iamax":
+            return "int"
+        if self.routine.name == "dsdot":
+            return "double"
+        return REALS[self.letter] if self.routine.is_real else self.type
+
+    def type_of(self, word: str) -> str:
+        """Return the C type of an argument's elements. Some factors of complex routines are real."""
+        return REALS[self.letter] if word in self.routine.real else self.type
 
 
 def _size(text: str) -> str:
@@ -78,7 +83,7 @@ def _parameters(c: Compiled) -> list[str]:
         elif word in SIZES or word.startswith(("ld", "inc")):
             params.append(f"const int *{word}")
         else:
-            params.append(f"{'' if word in r.written else 'const '}{c.type} *{word}")
+            params.append(f"{'' if word in r.written else 'const '}{c.type_of(word)} *{word}")
     return params
 
 
@@ -92,18 +97,52 @@ def fortran(c: Compiled) -> str:
     fail = "return 0;" if c.result != "void" else "return;"
     lines = [f"{fortran_declaration(c)} {{"]
     for option in r.options:
-        accepted = ACCEPTED.get(option, LETTERS[option])
-        lines.append(f'  int o_{option} = option_of(*{option}, "{accepted}");')
+        lines.append(f'  int o_{option} = option_of(*{option}, "{_accepted(r, option)}");')
     lines += _checks(c) if r.level > 1 else []
     lines += [f"  {line}" for line in _early(c, fail)]
+    lines += _element_by_element(c)
     for option in r.options:
-        lines.append(f"  o_{option} = o_{option} > 0;")
+        if len(r.letters(option)) == 2:
+            lines.append(f"  o_{option} = o_{option} > 0;")
+    if _reads(r):
+        lines.append("  const int reads = *alpha != 0;")
     for vector in r.vectors:
         (n,) = _extents(r, vector)
+        if _reads(r) and vector not in r.written:
+            n = f"reads ? {n} : 0"
         copy = f"side_by_side({vector}, {n}, *inc{vector}, sizeof *{vector})"
         lines.append(f"  {c.type} *v_{vector} = ({c.type} *){copy};")
     lines += _call(c)
     return "\n".join([*lines, "}", ""])
+
+
+def _accepted(r: Routine, option: str) -> str:
+    """Return the letters that Fortran accepts for an option, which may be more than its variants."""
+    is_real = option.startswith("trans") and r.types != "cz"
+    return "NTC" if is_real else r.letters(option)
+
+
+def _reads(r: Routine) -> bool:
+    """Return whether a factor alpha of 0 leaves operands out, which may be null pointers then."""
+    return "alpha" in r.scalars and r.level > 1
+
+
+def _element_by_element(c: Compiled) -> list[str]:
+    """Return the work of level 1 with a step of 0, where each element follows the one before."""
+    r = c.routine
+    if r.level > 1 or len(r.vectors) < 2 or not {*r.vectors} & {*r.written}:
+        return []
+    one = {"n": "&one"}
+    one |= {f"inc{v}": "&one" for v in r.vectors}
+    one |= {v: f"{v} + place_of(i, *n, *inc{v})" for v in r.vectors}
+    call = ", ".join(one.get(w, w) for w in r.words)
+    return [
+        f"  if (*n > 1 && ({' || '.join(f'*inc{v} == 0' for v in r.vectors)})) {{",
+        "    const int one = 1;",
+        f"    for (int64_t i = 0; i < *n; ++i) {c.name}_({call});",
+        "    return;",
+        "  }",
+    ]
 
 
 def _checks(c: Compiled) -> list[str]:
@@ -155,13 +194,16 @@ def _call(c: Compiled) -> list[str]:
         value["k"] = "(*alpha == 0 ? 0 : (int64_t)*k)"
     sizes = ", ".join(value[s] for s in c.symbols) or "0"
     places = {n: f"v_{n}" if n in r.vectors else n for n in c.inputs}
+    # kernels refuse null pointers, which operands without elements may be
+    some = "reads" if _reads(r) else ""
     if "k" in r.sizes and r.level == 3:
-        # kernels refuse null pointers, which matrices without elements may be
         some = f"sizes[{c.symbols.index('k')}]"
-        places |= {n: f"{some} ? (const void *){n} : sizes" for n in r.matrices if n not in r.written}
+    if some:
+        read = [n for n in r.extents if n not in r.written]
+        places |= {n: f"{some} ? (const void *){places[n]} : sizes" for n in read}
     index = "0"
     for option in r.options:
-        index = f"({index}) * 2 + o_{option}"
+        index = f"({index}) * {len(r.letters(option))} + o_{option}"
     table = ", ".join(f"{{{p}_run, {p}_arena_bytes}}" for p in c.prefixes)
     lines = [
         f"  static const kernel kernels[] = {{{table}}};",
@@ -207,73 +249,6 @@ def _result(c: Compiled, name: str) -> tuple[str, list[str], list[str]]:
     return f"r_{name}", before, [copy, f"  free(r_{name});"]
 
 
-# --- CBLAS
-
-
-def cblas_declaration(c: Compiled) -> str:
-    r = c.routine
-    params = ["CBLAS_LAYOUT layout"] if r.level > 1 else []
-    for word in r.words:
-        if word in LETTERS:
-            params.append(f"{ENUMS[word]} {word}")
-        elif word in SIZES or word.startswith(("ld", "inc")):
-            params.append(f"int {word}")
-        elif word in r.scalars and word not in r.written:
-            params.append(f"{c.type} {word}")
-        else:
-            params.append(f"{'' if word in r.written else 'const '}{c.type} *{word}")
-    result = "size_t" if r.name == "iamax" else c.result
-    return f"{result} cblas_{c.name}({', '.join(params)})"
-
-
-def cblas(c: Compiled) -> str:
-    """Return the C text of the CBLAS function."""
-    r = c.routine
-    lines = [f"{cblas_declaration(c)} {{"]
-    for option in r.options:
-        lines.append(f"  char c_{option} = letter_of({option});")
-    names = [*r.words]
-    columns = [_passed(r, w) for w in names]
-    call = f"{c.name}_({', '.join(columns)})"
-    if r.name == "iamax":
-        lines.append(f"  int place = {call};\n  return place > 0 ? (size_t)place - 1 : 0;")
-    elif c.result != "void":
-        lines.append(f"  return {call};")
-    elif r.level == 1:
-        lines.append(f"  {call};")
-    else:
-        rows = f"{c.name}_({', '.join(_passed(r, w) for w in _in_rows(r))})"
-        if r.level > 1:
-            lines += ["  if (layout == CblasRowMajor) {", *_turned(r), f"    {rows};"]
-            lines += ["  } else if (layout == CblasColMajor) {", f"    {call};", "  } else {"]
-            name = f"cblas_{c.name}"
-            lines += ["    const int first = 1;", f'    xerbla_("{name}", &first, {len(name)});', "  }"]
-    return "\n".join([*lines, "}", ""])
-
-
-def _passed(r: Routine, word: str) -> str:
-    if word in LETTERS:
-        return f"&c_{word}"
-    is_value = word not in r.extents and not (word in r.scalars and word in r.written)
-    return f"&{word}" if is_value else word
-
-
-def _in_rows(r: Routine) -> Sequence[str]:
-    """Return the arguments for matrices in rows, each in the place of the one that it becomes."""
-    swaps = {"m": "n", "n": "m", "kl": "ku", "ku": "kl"} if "m" in r.sizes else {}
-    if r.name in ("gemm", "gemmtr"):
-        swaps |= {"a": "b", "b": "a", "lda": "ldb", "ldb": "lda", "transa": "transb", "transb": "transa"}
-    if r.name in ("ger", "syr2", "spr2"):
-        swaps |= {"x": "y", "y": "x", "incx": "incy", "incy": "incx"}
-    return [swaps.get(w, w) for w in r.words]
-
-
-def _turned(r: Routine) -> list[str]:
-    """Return the statements that exchange the options of matrices in rows."""
-    lines = [f"    c_{o} = turned(c_{o});" for o in r.options if o in ("uplo", "side")]
-    return lines + ["    c_trans = turned(c_trans);"] * ("trans" in r.options)
-
-
 def header(compiled: Sequence[Compiled]) -> str:
     """Return the text of the header."""
     lines = [
@@ -282,7 +257,7 @@ def header(compiled: Sequence[Compiled]) -> str:
         else f"{cblas_declaration(c)};\n{fortran_declaration(c)};"
         for c in compiled
     ]
-    return _HEADER.replace("<DECLARATIONS>", "\n".join(lines))
+    return HEADER.replace("<DECLARATIONS>", "\n".join(lines))
 
 
 def source(compiled: Sequence[Compiled]) -> str:
@@ -298,133 +273,4 @@ def source(compiled: Sequence[Compiled]) -> str:
         for c in compiled
         for text in ((batch_function(c),) if c.routine.name in BATCHED else (fortran(c), cblas(c)))
     ]
-    return "\n".join([_COMMON, *kernels, "", *functions])
-
-
-_HEADER = """/* BLAS compiled by Jangin: CBLAS's functions, and Fortran's. */
-#ifndef JANGIN_BLAS_H
-#define JANGIN_BLAS_H
-#include <stddef.h>
-#ifdef __cplusplus
-extern "C" {
-#endif
-typedef enum { CblasRowMajor = 101, CblasColMajor = 102 } CBLAS_LAYOUT;
-typedef enum { CblasNoTrans = 111, CblasTrans = 112, CblasConjTrans = 113 } CBLAS_TRANSPOSE;
-typedef enum { CblasUpper = 121, CblasLower = 122 } CBLAS_UPLO;
-typedef enum { CblasNonUnit = 131, CblasUnit = 132 } CBLAS_DIAG;
-typedef enum { CblasLeft = 141, CblasRight = 142 } CBLAS_SIDE;
-/* A program may define its own xerbla_, which is called with a routine's name and an argument's number. */
-void xerbla_(const char *name, const int *info, size_t length);
-int lsame_(const char *a, const char *b, size_t one, size_t other);
-<DECLARATIONS>
-#ifdef __cplusplus
-}
-#endif
-#endif
-"""
-
-_COMMON = """/* BLAS's interfaces around kernels compiled by Jangin. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "jangin_blas.h"
-
-typedef struct {
-  int32_t (*run)(const void *, const void *, const int64_t *, void *, int64_t, int32_t);
-  int64_t (*arena_bytes)(const int64_t *, int32_t);
-} kernel;
-
-__attribute__((weak)) void xerbla_(const char *name, const int *info, size_t length) {
-  fprintf(stderr, " ** On entry to %.*s parameter number %2d had an illegal value\\n", (int)length,
-          name, *info);
-}
-
-/* Whether two letters are equal but for their case. */
-int lsame_(const char *a, const char *b, size_t one, size_t other) {
-  (void)one, (void)other;
-  return (*a | 32) == (*b | 32);
-}
-
-static void *memory(int64_t bytes) {
-  void *found = malloc((size_t)bytes + 1);
-  if (!found) {
-    fprintf(stderr, "BLAS: there is no memory for %lld bytes\\n", (long long)bytes);
-    abort();
-  }
-  return found;
-}
-
-static void run(const kernel *k, const void *inputs, void *outputs, const int64_t *sizes) {
-  int64_t bytes = k->arena_bytes(sizes, 1);
-  void *arena = bytes > 0 ? memory(bytes) : NULL;
-  if (k->run(inputs, outputs, sizes, arena, bytes, 1)) {
-    fprintf(stderr, "BLAS: a kernel refused its sizes\\n");
-    abort();
-  }
-  free(arena);
-}
-
-/* The place of a letter among those that are accepted, or -1. */
-static int option_of(char letter, const char *accepted) {
-  const char upper = letter >= 'a' && letter <= 'z' ? (char)(letter - 32) : letter;
-  const char *found = upper ? strchr(accepted, upper) : NULL;
-  return found ? (int)(found - accepted) : -1;
-}
-
-static int64_t least(int64_t rows) { return rows > 1 ? rows : 1; }
-
-/* A vector's elements side by side: the caller's memory if they lie so, else a copy. */
-static void *side_by_side(const void *x, int64_t n, int64_t step, size_t size) {
-  if (step == 1) return (void *)x;
-  char *made = (char *)memory(n * (int64_t)size);
-  const char *from = (const char *)x + (step < 0 ? (1 - n) * step * (int64_t)size : 0);
-  for (int64_t i = 0; i < n; ++i) memcpy(made + i * (int64_t)size, from + i * step * (int64_t)size, size);
-  return made;
-}
-
-static void put_vector(void *x, const void *made, int64_t n, int64_t step, size_t size) {
-  if (step == 1) {
-    if (x != made) memcpy(x, made, (size_t)n * size);
-    return;
-  }
-  char *to = (char *)x + (step < 0 ? (1 - n) * step * (int64_t)size : 0);
-  for (int64_t i = 0; i < n; ++i)
-    memcpy(to + i * step * (int64_t)size, (const char *)made + i * (int64_t)size, size);
-}
-
-static void put_matrix(void *a, const void *made, int64_t rows, int64_t columns, int64_t ld, size_t size) {
-  for (int64_t j = 0; j < columns; ++j)
-    memcpy((char *)a + j * ld * (int64_t)size, (const char *)made + j * rows * (int64_t)size,
-           (size_t)rows * size);
-}
-
-static inline char letter_of(int value) {
-  switch (value) {
-    case 111: return 'N';
-    case 112: return 'T';
-    case 113: return 'C';
-    case 121: return 'U';
-    case 122: return 'L';
-    case 131: return 'N';
-    case 132: return 'U';
-    case 141: return 'L';
-    case 142: return 'R';
-    default: return '?';
-  }
-}
-
-/* The option of a matrix in rows: the other triangle, the other side, or transposed. */
-static inline char turned(char option) {
-  switch (option) {
-    case 'U': return 'L';
-    case 'L': return 'U';
-    case 'R': return 'L';
-    case 'N': return 'T';
-    case 'T': return 'N';
-    case 'C': return 'N';
-    default: return option;
-  }
-}
-"""
+    return "\n".join([COMMON, *kernels, "", *functions])

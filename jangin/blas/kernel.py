@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from jangin.blas.routine import AGAIN, PAIRS, PLACES, TYPES, Routine
+from jangin.blas.numbers import scaled
+from jangin.blas.routine import PAIRS, PLACES, TYPES, Routine
 from jangin.ir.dtype import I64, DType
-from jangin.ir.expr import Expr, ExprLike, Var, cast, const, eq, select
+from jangin.ir.expr import Expr, ExprLike, Var, cast, const
 from jangin.ir.graph import Graph
 from jangin.ir.loop import Stmt
 from jangin.ir.te import accumulator
@@ -85,14 +86,6 @@ class Kernel:
         rows, columns = (self.size(e) for e in self.routine.extent(name, self.options))
         return self.b.slice(self[name], (0, 0), (columns, rows), (1, 1))
 
-    def again(self, name: str) -> Tensor:
-        """Return a matrix once more, as an operand of its own. A product of two operands takes register
-        tiles; one with itself doesn't."""
-        twin = f"{name}{AGAIN}"
-        self.operands[twin] = self.b.input(twin, self.dtype, self[name].shape)
-        rows, columns = (self.size(e) for e in self.routine.extent(name, self.options))
-        return self.b.slice(self[twin], (0, 0), (columns, rows), (1, 1))
-
     def elements(
         self, shape: Sequence[ExprLike], names: str, element: Callable[..., Any], dtype: DType | None = None
     ) -> Tensor:
@@ -140,10 +133,6 @@ class Kernel:
         return self.b.graph(results, [f"{n}_out" for n in self.routine.written])
 
 
-def scaled(factor: Expr, value: Expr) -> Expr:
-    """Return the product, which is 0 for a factor of 0 even if the value is NaN."""
-    return select(eq(factor, const(0, factor.dtype)), const(0, value.dtype), factor * value)
-
-
 def sum_of_scaled(product: Expr, before: Expr, alpha: Expr, beta: Expr) -> Expr:
-    return scaled(alpha, cast(alpha.dtype, product)) + scaled(beta, cast(beta.dtype, before))
+    total: Expr = scaled(alpha, cast(alpha.dtype, product)) + scaled(beta, cast(beta.dtype, before))
+    return total

@@ -16,7 +16,7 @@ from jangin.ahead.source import model_source
 from jangin.blas.calls import all_routines
 from jangin.blas.interface import C_TYPES, Compiled, header, source
 from jangin.blas.kernel import Kernel
-from jangin.blas.routine import AGAIN, Routine
+from jangin.blas.routine import Routine
 from jangin.compiler.pipeline import lowered_plan
 from jangin.options import Options
 from jangin.targets import Target
@@ -66,7 +66,7 @@ def emit(
             progress(n, len(asked), routine.named(letter))
         variants = [*_models(letter, routine, options)]
         models += variants
-        inputs = tuple(t.name.removesuffix(AGAIN) for t in variants[0].inputs)
+        inputs = tuple(t.name for t in variants[0].inputs)
         prefixes = tuple(m.prefix for m in variants)
         compiled.append(Compiled(routine, letter, prefixes, inputs, variants[0].symbols))
     files: dict[str, Content] = {"jangin_blas.h": [header(compiled).encode()]}

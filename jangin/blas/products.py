@@ -1,65 +1,16 @@
-"""Kernels whose matrix is dense: products, and updates by products of vectors."""
+"""Kernels of level 3 with real elements: products of matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import partial
 
-from jangin.blas.columns import combined, each, lanes, products_of_columns
 from jangin.blas.dense import Pair, Product
-from jangin.blas.kernel import Kernel, scaled
+from jangin.blas.kernel import Kernel
 from jangin.blas.routine import PLACES
 from jangin.ir.dtype import I64
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, maximum
-from jangin.ir.loop import For, Let, Stmt, Store, replace_buffer
+from jangin.ir.loop import For, Let, replace_buffer
 from jangin.ops.values import Tensor
-
-
-def gemv(k: Kernel) -> Tensor:
-    """y := alpha op(a) x + beta y."""
-    return products_of_columns(k) if k.is_set("trans") else combined(k)
-
-
-def ger(k: Kernel) -> Tensor:
-    """a := alpha x y' + a."""
-    return _updated(k, "alpha x y", lambda j: (const(0), k.size("m")), (("x1", "x2"),))
-
-
-def syr(k: Kernel) -> Tensor:
-    """The triangle of a := alpha x x' + a."""
-    return _updated(k, "alpha x", _part(k), (("x1", "x1"),))
-
-
-def syr2(k: Kernel) -> Tensor:
-    """The triangle of a := alpha (x y' + y x') + a."""
-    return _updated(k, "alpha x y", _part(k), (("x1", "x2"), ("x2", "x1")))
-
-
-def _part(k: Kernel) -> Callable[[Expr], tuple[Expr, Expr]]:
-    """Return a function of a column that gives its first row in the triangle, and the number of its rows."""
-    n, lower = k.size("n"), k.is_set("uplo")
-    return lambda j: (j, n - j) if lower else (const(0), j + 1)
-
-
-def _updated(
-    k: Kernel, names: str, rows: Callable[[Expr], tuple[Expr, Expr]], pairs: Sequence[tuple[str, str]]
-) -> Tensor:
-    """Return `a` plus the products of pairs of vectors, a task for each column."""
-    out, j = Buffer("out", k.dtype, k.result("a")), Var("j")
-    shapes = {f"x{n}": k[name].shape for n, name in enumerate(names.split())}
-    alpha = Load(Buffer("x0", k.dtype, ()), ())
-    factors = [Var(f"factor{n}", k.dtype) for n in range(len(pairs))]
-
-    def one(i: Expr) -> Stmt:
-        new: Expr = Load(out, (j, i))
-        for (x, _), factor in zip(pairs, factors, strict=True):
-            new = new + Load(Buffer(x, k.dtype, shapes[x]), (i,)) * factor
-        return Store(out, (j, i), new)
-
-    column = each("u", *rows(j), lanes(k.dtype), one)
-    for (_, y), factor in zip(pairs, factors, strict=True):
-        column = Let(factor, scaled(alpha, Load(Buffer(y, k.dtype, shapes[y]), (j,))), column)
-    return k.nest(names, For(j, k.size("n"), column, "parallel"), "a")
 
 
 def gemm(k: Kernel) -> Tensor:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from jangin.ir.dtype import BF16, F16, F32, F64, DType
 from jangin.ir.records import dataclass
@@ -18,14 +20,22 @@ TYPES: Mapping[str, DType] = {"s": F32, "d": F64, "h": F16, "b": BF16}
 """The type of elements by the letter before a routine's name."""
 PAIRS: Mapping[str, DType] = {"c": F32, "z": F64}
 """The type of the real and the imaginary part of complex elements, which lie side by side."""
+NUMPY_REALS: Mapping[str, Any] = {t: d.numpy for t, d in (*TYPES.items(), *PAIRS.items())}
+NUMPY: Mapping[str, Any] = {**NUMPY_REALS, "c": np.complex64, "z": np.complex128}
+"""NumPy's types of elements, and of real factors and results, by the letter."""
 LETTERS: Mapping[str, str] = {
     "trans": "NT", "transa": "NT", "transb": "NT", "uplo": "UL", "diag": "NU", "side": "LR",
 }  # fmt: skip
 """The values of each option, in the order of SciPy's numbers 0, 1. Other letters become one of these."""
+MIXED: Mapping[str, Mapping[str, str]] = {
+    "scal_real": {"c": "csscal", "z": "zdscal"},
+    "rot": {"c": "csrot", "z": "zdrot"},
+    "asum": {"c": "scasum", "z": "dzasum"},
+    "nrm2": {"c": "scnrm2", "z": "dznrm2"},
+}
+"""The names of complex routines with real factors or results."""
 CONJUGATED = "NTC"
 """The values of an option of complex routines that transposes: not, transposed, conjugate and transposed."""
-AGAIN = "_again"
-"""The end of the name of an operand that is another one's memory."""
 SIZES = ("m", "n", "k", "kl", "ku", "batch")
 PLACES = "offsets"
 """The operand with the place of each matrix of a batch: one row for each product, in elements."""
@@ -61,8 +71,8 @@ class Routine:
         """Return the routine's name for a type: dgemm, idamax."""
         if self.name in ("sdsdot", "dsdot"):
             return self.name
-        if self.name == "rscal":
-            return {"c": "csscal", "z": "zdscal"}[letter]
+        if self.name in MIXED and letter in PAIRS:
+            return MIXED[self.name][letter]
         return f"i{letter}{self.name[1:]}" if self.name == "iamax" else f"{letter}{self.name}"
 
     @cached_property
@@ -83,8 +93,10 @@ class Routine:
 
     def letters(self, option: str) -> str:
         """Return the values of an option."""
-        transposes = option.startswith("trans") and self.types == "cz"
-        return CONJUGATED if transposes else LETTERS[option]
+        if not option.startswith("trans") or self.types != "cz":
+            return LETTERS[option]
+        of_one_kind = {"syrk": "NT", "syr2k": "NT", "herk": "NC", "her2k": "NC"}
+        return of_one_kind.get(self.name, CONJUGATED)
 
     @cached_property
     def sizes(self) -> tuple[str, ...]:
@@ -118,7 +130,13 @@ class Routine:
     @cached_property
     def real(self) -> tuple[str, ...]:
         """The factors that are real numbers though the elements are complex."""
-        return ("a",) if self.name == "rscal" else ()
+        known = {"scal_real": ("a",), "rot": ("c", "s"), "her": ("alpha",), "hpr": ("alpha",)}
+        return {**known, "herk": ("alpha", "beta"), "her2k": ("beta",)}.get(self.name, ())
+
+    @cached_property
+    def is_real(self) -> bool:
+        """Whether the function's value is real though the elements are complex, or a place."""
+        return self.name in ("asum", "nrm2", "iamax")
 
     @cached_property
     def idle(self) -> str:
@@ -130,12 +148,12 @@ class Routine:
     @cached_property
     def of_a_triangle(self) -> bool:
         """Whether the routine writes a triangle of a matrix."""
-        return self.name in ("syr", "syr2", "syrk", "syr2k", "gemmtr")
+        return self.name in ("syr", "syr2", "syrk", "syr2k", "gemmtr", "her", "her2", "herk", "her2k")
 
     @cached_property
     def one_sided(self) -> bool:
         """Whether the routine does nothing for a step of 0 or less."""
-        return self.name in ("asum", "scal", "rscal", "iamax")
+        return self.name in ("asum", "scal", "scal_real", "iamax")
 
     @cached_property
     def in_order(self) -> tuple[str, ...]:

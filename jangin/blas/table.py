@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import jangin.blas.columns as columns
 import jangin.blas.complexes as complexes
+import jangin.blas.matvec as matvec
 import jangin.blas.products as products
 import jangin.blas.rotations as rotations
 import jangin.blas.solve as solve
 import jangin.blas.vectors as vectors
+from jangin.blas.kernel import Kernel
 from jangin.blas.routine import PAIRS, PLACES, Routine
+from jangin.ops.values import Tensor
 
 _X_Y = {"x": "n", "y": "n"}
 _STEPS = "n,offx,incx,offy,incy"
+
+_rank_update = partial(columns.updated, name="a")
+_packed_update = partial(columns.updated, name="ap")
 
 ROUTINES: Mapping[str, Routine] = {
     r.name: r
@@ -53,12 +61,12 @@ ROUTINES: Mapping[str, Routine] = {
         Routine(
             "gemv", 2, "trans m n alpha a lda x incx beta y incy",
             "alpha,a,x,[beta,y,offx,incx,offy,incy,trans,overwrite_y]",
-            {"a": "m n", "x": "trans? n | m", "y": "trans? m | n"}, "y", products.gemv,
+            {"a": "m n", "x": "trans? n | m", "y": "trans? m | n"}, "y", matvec.gemv,
         ),
         Routine(
             "ger", 2, "m n alpha x incx y incy a lda",
             "alpha,x,y,[incx,incy,a,overwrite_x,overwrite_y,overwrite_a]",
-            {"x": "m", "y": "n", "a": "m n"}, "a", products.ger, updates=("a",),
+            {"x": "m", "y": "n", "a": "m n"}, "a", _rank_update, updates=("a",),
         ),
         Routine(
             "gbmv", 2, "trans m n kl ku alpha a lda x incx beta y incy",
@@ -82,21 +90,21 @@ ROUTINES: Mapping[str, Routine] = {
         ),
         Routine(
             "syr", 2, "uplo n alpha x incx a lda", "alpha,x,[lower,incx,offx,n,a,overwrite_a]",
-            {"x": "n", "a": "n n"}, "a", products.syr, updates=("a",),
+            {"x": "n", "a": "n n"}, "a", _rank_update, updates=("a",),
         ),
         Routine(
             "syr2", 2, "uplo n alpha x incx y incy a lda",
             "alpha,x,y,[lower,incx,offx,incy,offy,n,a,overwrite_a]",
-            {**_X_Y, "a": "n n"}, "a", products.syr2, updates=("a",),
+            {**_X_Y, "a": "n n"}, "a", _rank_update, updates=("a",),
         ),
         Routine(
             "spr", 2, "uplo n alpha x incx ap", "n,alpha,x,ap,[incx,offx,lower,overwrite_ap]",
-            {"x": "n", "ap": "n*"}, "ap", columns.packed_updated,
+            {"x": "n", "ap": "n*"}, "ap", _packed_update,
         ),
         Routine(
             "spr2", 2, "uplo n alpha x incx y incy ap",
             "n,alpha,x,y,ap,[incx,offx,incy,offy,lower,overwrite_ap]",
-            {**_X_Y, "ap": "n*"}, "ap", columns.packed_updated,
+            {**_X_Y, "ap": "n*"}, "ap", _packed_update,
         ),
         *(
             Routine(
@@ -162,49 +170,35 @@ BATCHED: Mapping[str, Routine] = {
 }  # fmt: skip
 """The routine of many products at once, by its name without the letter of a type."""
 
-COMPLEX: Mapping[str, Routine] = {
-    r.name: r
-    for r in (
-        Routine(
-            "axpy", 1, "n a x incx y incy", "x,y,[n,a,offx,incx,offy,incy]", _X_Y, "y", complexes.axpy, "cz",
-            updates=("y",),
-        ),
-        Routine(
-            "scal", 1, "n a x incx", "a,x,[n,offx,incx]", {"x": "n"}, "x", complexes.scal, "cz",
-            updates=("x",),
-        ),
-        Routine(
-            "rscal", 1, "n a x incx", "a,x,[n,offx,incx,overwrite_x]", {"x": "n"}, "x", complexes.rscal, "cz",
-            updates=("x",),
-        ),
-        *(
-            Routine(
-                name, 1, "n x incx y incy", f"x,y,[{_STEPS}]", _X_Y, "result", complexes.dot, "cz",
-            )
-            for name in ("dotu", "dotc")
-        ),
-        Routine(
-            "gemv", 2, "trans m n alpha a lda x incx beta y incy",
-            "alpha,a,x,[beta,y,offx,incx,offy,incy,trans,overwrite_y]",
-            {"a": "m n", "x": "trans? n | m", "y": "trans? m | n"}, "y", complexes.gemv, "cz",
-        ),
-        *(
-            Routine(
-                name, 2, "m n alpha x incx y incy a lda",
-                "alpha,x,y,[incx,incy,a,overwrite_x,overwrite_y,overwrite_a]",
-                {"x": "m", "y": "n", "a": "m n"}, "a", complexes.ger, "cz", updates=("a",),
-            )
-            for name in ("geru", "gerc")
-        ),
-        Routine(
-            "gemm", 3, "transa transb m n k alpha a lda b ldb beta c ldc",
-            "alpha,a,b,[beta,c,trans_a,trans_b,overwrite_c]",
-            {"a": "transa? m k | k m", "b": "transb? k n | n k", "c": "m n"}, "c", complexes.gemm, "cz",
-            updates=("c",),
-        ),
-    )
+_LIKE: Mapping[str, str] = {
+    "scal_real": "scal", "dotu": "dot", "dotc": "dot", "geru": "ger", "gerc": "ger", "hemv": "symv",
+    "hbmv": "sbmv", "hpmv": "spmv", "her": "syr", "her2": "syr2", "hpr": "spr", "hpr2": "spr2",
+    "hemm": "symm", "herk": "syrk", "her2k": "syr2k",
 }  # fmt: skip
-"""The complex routines by name without the letter of a type. `rscal` has a real factor: csscal, zdscal."""
+"""The complex routines that real ones have other names for."""
+_BODIES: Mapping[str, Callable[[Kernel], Tensor]] = {
+    "dot": vectors.complex_dot, "gemm": complexes.gemm, "symm": complexes.symm, "syrk": complexes.syrk,
+    "syr2k": complexes.syr2k, "trmm": complexes.trmm, "trsm": columns.solved_systems,
+}  # fmt: skip
+"""The kernels of complex routines that differ from the real ones', by the real names."""
+_REAL_ONLY = {*_LIKE.values(), "axpby", "sdsdot", "dsdot", "rotm", "rotg", "rotmg", "gemmtr"} - {
+    "scal", "symm", "syrk", "syr2k",
+}  # fmt: skip
+"""The real routines that no complex one shares its name with."""
+
+
+def _complex(name: str, like: str) -> Routine:
+    """Return the complex routine that has the arguments of a real one."""
+    real = ROUTINES[like]
+    scipy = real.scipy.replace("]", ",overwrite_x]") if name == "scal_real" else real.scipy
+    return replace(real, name=name, scipy=scipy, body=_BODIES.get(like, real.body), types="cz")
+
+
+COMPLEX: Mapping[str, Routine] = {
+    name: _complex(name, like)
+    for name, like in ({n: n for n in ROUTINES if n not in _REAL_ONLY} | {**_LIKE}).items()
+}
+"""The complex routines by name without a type's letter. `scal_real` has a real factor: csscal, zdscal."""
 
 
 def routine_of(name: str, letter: str) -> Routine:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from jangin.blas.columns import ZERO, each, lanes
-from jangin.blas.kernel import Kernel, scaled
-from jangin.ir.dtype import BOOL, F32, F64, I64
+from jangin.blas.columns import SUMS, ZERO, Totals, Vector, each, factor, operand, summed, total_of
+from jangin.blas.kernel import Kernel
+from jangin.blas.numbers import Value, at, scaled
+from jangin.ir.dtype import BOOL, F32, F64, I64, DType
 from jangin.ir.expr import (
     Buffer,
     Expr,
@@ -21,7 +22,6 @@ from jangin.ir.expr import (
     lor,
     maximum,
     minimum,
-    ne,
     select,
 )
 from jangin.ir.loop import Alloc, For, If, Let, Stmt, Store, block
@@ -31,23 +31,29 @@ TASK = 1 << 14
 """Elements of a task, whose vectors come from memory in a few microseconds."""
 
 
-def _written(k: Kernel, names: str, element: Callable[..., Expr]) -> Tensor:
-    """Return the written vector. `element` gets the operands `names`, and the vector's old element last."""
+def _written(k: Kernel, names: str, update: Callable[..., Value], parts: int = 1) -> Tensor:
+    """Return the written vector. `update` gets the operands `names`, and the vector's old element last. A
+    complex vector with 1 as `parts` is one of its parts."""
     (written,) = k.routine.written
-    out, task, n = Buffer("out", k.dtype, k.result(written)), Var("task"), k.size("n")
-    operands = [(Buffer(f"x{p}", k.dtype, k[name].shape), name) for p, name in enumerate(names.split())]
-    begin = task * TASK
+    task, n = Var("task"), k.size("n") * (k.parts // parts)
+    out = Vector(Buffer("out", k.dtype, k.result(written)), parts)
+    begin, order = task * TASK, k.routine.operands
+
+    def read_at(i: Expr, name: str) -> Value:
+        if name in k.routine.scalars:
+            return factor(k, name)
+        return Vector(operand(k, order.index(name)).buffer, parts)[i]
 
     def one(i: Expr) -> Stmt:
-        read = [Load(x, () if name in k.routine.scalars else (i,)) for x, name in operands]
-        return Store(out, (i,), element(*read, Load(out, (i,))))
+        read = [read_at(i, name) for name in names.split()]
+        return out.store(i, update(*read, out[i]))
 
-    elements = each("e", begin, minimum(const(TASK), n - begin), lanes(k.dtype), one)
+    elements = each("e", begin, minimum(const(TASK), n - begin), out.width, one)
     return k.nest(names, For(task, (n + TASK - 1) // TASK, elements, "parallel"), written)
 
 
 def axpy(k: Kernel) -> Tensor:
-    return _written(k, "a x", lambda a, x, y: y + a * x)
+    return _written(k, "a x", lambda a, x, y: y + a * x, k.parts)
 
 
 def axpby(k: Kernel) -> Tensor:
@@ -55,7 +61,8 @@ def axpby(k: Kernel) -> Tensor:
 
 
 def scal(k: Kernel) -> Tensor:
-    return _written(k, "a", lambda a, x: a * x)
+    """x := a x, with a factor that may be real though x is complex."""
+    return _written(k, "a", lambda a, x: a * x, 1 if k.routine.real else k.parts)
 
 
 def copy(k: Kernel) -> Tensor:
@@ -66,12 +73,36 @@ def swap(k: Kernel) -> tuple[Tensor, Tensor]:
     return k["y"], k["x"]
 
 
+def _total(k: Kernel, names: str, dtype: DType, term: Callable[..., Expr]) -> Tensor:
+    """Return the sum of `term(*operands, i)` over all elements or parts. Each task has a sum of its own."""
+    operands = [Buffer(f"x{n}", k.dtype, k[name].shape) for n, name in enumerate(names.split())]
+    task, totals, n = Var("task"), Totals(dtype, 1), k.size("n") * k.parts
+    tasks, begin = (n + TASK - 1) // TASK, task * TASK
+    sums = summed("s", totals, lambda _, i: term(*operands, i), begin, minimum(const(TASK), n - begin), SUMS)
+    body = totals.within(sums, Store(Buffer("out", dtype, (tasks,)), (task,), totals[0]))
+    read = [k[name] for name in names.split()]
+    partial = k.b.loop_nest(read, For(task, tasks, body, "parallel"), dtype, (tasks,))
+    return k.b.reduction(dtype, (), [tasks], "sum", [partial], lambda bufs, _, at: bufs[0][(at[0],)])
+
+
 def dot(k: Kernel) -> Tensor:
-    return k.total(k.size("n"), "x y", lambda x, y, i: x[i] * y[i])
+    return _total(k, "x y", k.dtype, lambda x, y, i: Load(x, (i,)) * Load(y, (i,)))
+
+
+def complex_dot(k: Kernel) -> Tensor:
+    """The sum of products, with the first factors conjugate for `dotc`. Each part is a sum of its own."""
+    is_conjugate = k.routine.name == "dotc"
+
+    def term(bufs: list[Buffer], place: tuple[Expr, ...], i: tuple[Expr, ...]) -> Expr:
+        product = at(bufs[0], i[0]).conjugate(is_conjugate) * at(bufs[1], i[0])
+        return select(eq(place[0], 0), product.re, product.im)
+
+    return k.b.reduction(k.dtype, (const(2),), [k.size("n")], "sum", [k["x"], k["y"]], term)
 
 
 def asum(k: Kernel) -> Tensor:
-    return k.total(k.size("n"), "x", lambda x, i: call("abs", x[i]))
+    """The sum of magnitudes. That of a complex number is the sum of its parts' magnitudes."""
+    return _total(k, "x", k.dtype, lambda x, i: call("abs", Load(x, (i,))))
 
 
 def sdsdot(k: Kernel) -> Tensor:
@@ -81,7 +112,12 @@ def sdsdot(k: Kernel) -> Tensor:
 
 def dsdot(k: Kernel) -> Tensor:
     """x'y in double precision."""
-    return k.total(k.size("n"), "x y", lambda x, y, i: cast(F64, x[i]) * cast(F64, y[i]), dtype=F64)
+    return _total(k, "x y", F64, lambda x, y, i: cast(F64, Load(x, (i,))) * cast(F64, Load(y, (i,))))
+
+
+def _square(x: Buffer, i: Expr) -> Expr:
+    value = cast(F64, Load(x, (i,)))
+    return value * value
 
 
 TINY, HUGE = 2.0**-511, 2.0**486
@@ -96,18 +132,16 @@ def nrm2(k: Kernel) -> Tensor:
     """The length of x, without overflow or underflow.
 
     Singles are squared in double precision. Doubles whose sum of squares isn't safe are read again."""
-    n = k.size("n")
+    total = _total(k, "x", F64, _square)
     if k.dtype is F32:
-        return k.total(
-            n, "x", lambda x, i: cast(F64, x[i]) * cast(F64, x[i]), lambda s: cast(F32, call("sqrt", s))
-        )
-    k.operands["squares"] = k.total(n, "x", lambda x, i: x[i] * x[i])
+        return k.b.map(lambda s: cast(F32, call("sqrt", s)), total)
+    n = k.size("n") * k.parts
     out, x = Buffer("out", F64, ()), Buffer("x0", F64, k["x"].shape)
     squares = Load(Buffer("x1", F64, ()), ())
     careful = _careful(x, n, lambda length: Store(out, (), length))
     safe = land(squares > LEAST, squares < MOST)
     body = If(safe, Store(out, (), call("sqrt", squares)), careful)
-    return k.b.loop_nest([k["x"], k["squares"]], body, F64, ())
+    return k.b.loop_nest([k["x"], total], body, F64, ())
 
 
 def _careful(x: Buffer, n: Expr, end: Callable[[Expr], Stmt]) -> Stmt:
@@ -153,13 +187,13 @@ def iamax(k: Kernel) -> Tensor:
     n = k.size("n")
 
     def size(x: Buffer, i: Expr) -> Expr:
-        magnitude = call("abs", x[i])
+        magnitude = total_of([call("abs", x[i * k.parts + part]) for part in range(k.parts)])
         return select(eq(magnitude, magnitude), magnitude, const(-1, k.dtype))
 
     k.operands["most"] = k.total(n, "x", size, combiner="max")
 
     def place(x: Buffer, most: Buffer, i: Expr) -> Expr:
-        first = land(eq(i, 0), ne(x[i], x[i]))
+        first = land(eq(i, 0), eq(size(x, i), -1))
         return select(first, const(-1), select(eq(size(x, i), most[()]), i, n))
 
     return k.total(n, "x most", place, lambda i: maximum(i, const(0)), "min", I64)
