@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -31,6 +32,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from jangin import blas
 from jangin.runtime.system.processor import processor_name
+from jangin.runtime.system.usage import busy_seconds
 
 COLUMNS = (
     "call",
@@ -47,6 +49,8 @@ TRIANGLES = (64, 128, 256, 512, 1024, 2048)
 VECTOR = 1 << 22
 """Elements of a vector of level 1, more than the caches hold."""
 MATRIX = 2048
+FOREIGN = 0.2
+"""The most of a core that other processes may take while a case is measured. The system counts in ticks."""
 
 Call = Callable[[Any], Callable[[], object]]
 """Binds a call to a library."""
@@ -108,8 +112,10 @@ def is_of_memory(name: str) -> bool:
 
 
 def memory_speed(threads: int) -> float:
-    """Return the GB/s of the fastest of three loops over vectors that no cache holds: a copy, a sum of two
-    vectors as in STREAM, and the search for the largest element. Each thread has its part of the vectors."""
+    """Return the GB/s of the fastest of three loops over vectors that no cache holds.
+
+    They are a copy, a sum as in STREAM, and the search for the largest element. Each thread has its part of
+    the vectors."""
     parts = [[np.ones(VECTOR // threads) for _ in range(3)] for _ in range(threads)]
     loops: tuple[tuple[int, Callable[..., object]], ...] = (
         (2, lambda x, y, z: np.copyto(z, x)),
@@ -161,14 +167,19 @@ def share(row: Mapping[str, float]) -> float:
     return row["jangin"] / max(row[name] for name in ("openblas", "torch") if name in row)
 
 
-def timed(letter: str, case: Case, threads: int, seconds: float) -> dict[str, float]:
-    """Return the figures of a case, and the speed of memory beside one that it bounds."""
+def timed(letter: str, case: Case, threads: int, seconds: float) -> dict[str, float] | None:
+    """Return the figures of a case, and the speed of memory beside one that it bounds. Return None if other
+    processes took a part of the cores meanwhile."""
     name, work, make = case
     bind = make()
     calls = {"jangin": bind(blas), "openblas": bind(peer)}
     if (other := torchs(letter, case)) is not None:
         calls["torch"] = other
+    before, start = busy_seconds() - busy_seconds(os.getpid()), time.perf_counter()
     row = {library: round(work / t / 1e9, 2) for library, t in measured(calls, seconds).items()}
+    foreign = busy_seconds() - busy_seconds(os.getpid()) - before
+    if foreign > FOREIGN * (time.perf_counter() - start):
+        return None
     if is_of_memory(letter + name):
         row["memory"] = round(memory_speed(threads), 2)
     return row
@@ -204,7 +215,14 @@ def main() -> None:
                     if time.perf_counter() > end:
                         print("the window is over: call again for the rest")
                         return
-                    row = rows[key] = timed(letter, case, threads, asked.seconds)
+                    row = timed(letter, case, threads, asked.seconds)
+                    if row is None:
+                        print(
+                            f"{key}: other processes took a part of the cores, so it isn't counted",
+                            flush=True,
+                        )
+                        continue
+                    rows[key] = row
                     print(f"{key:26} {share(row):5.2f} of the best ", row, flush=True)
                     if asked.progress is not None:
                         asked.progress.write_text(json.dumps(rows))

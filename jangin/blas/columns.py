@@ -421,8 +421,10 @@ def banded(k: Kernel) -> Tensor:
 
 
 def updated(k: Kernel, name: str) -> Tensor:
-    """a := alpha x x' + a, or alpha (x y' + y x') + a, for the triangle of a matrix, which may be packed, or
-    alpha x y' + a for a whole one. The second vectors of complex routines but `geru` are conjugate."""
+    """a := alpha x y' + a for a whole matrix.
+
+    A triangle, which may be packed, becomes alpha x x' + a, or alpha (x y' + y x') + a. The second vectors of
+    complex routines but `geru` are conjugate."""
     packed, rank_2 = name in k.routine.packed, k.routine.name[-1] == "2"
     out, x = Buffer("out", k.dtype, k.result(name)), operand(k, 1)
     y = operand(k, 2) if "y" in k.operands else x

@@ -101,7 +101,7 @@ def complex_dot(k: Kernel) -> Tensor:
 
 
 def asum(k: Kernel) -> Tensor:
-    """The sum of magnitudes. That of a complex number is the sum of its parts' magnitudes."""
+    """The sum of magnitudes. A complex number counts as the sum of its parts' magnitudes."""
     return _total(k, "x", k.dtype, lambda x, i: call("abs", Load(x, (i,))))
 
 
