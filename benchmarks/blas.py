@@ -234,7 +234,8 @@ def store(rows: Mapping[str, Mapping[str, float]]) -> None:
     """Write the figures of calls and threads to results/blas.json, where other figures stay."""
     path = FOLDER / "blas.json"
     parts = Section.load(path).parts if path.is_file() else ()
-    lines = {tuple(row[:2]): tuple(row[2:]) for part in parts if isinstance(part, Table) for row in part.rows}
+    tables = (part for part in parts if isinstance(part, Table))
+    lines = {tuple(row[:2]): (*row[2:], *[""] * (len(COLUMNS) - len(row))) for t in tables for row in t.rows}
     for key, row in rows.items():
         shown = [f"{row[name]:.2f}" if name in row else "" for name in ("jangin", "openblas", "torch")]
         of_memory = f"{row['jangin'] / row['memory']:.2f}" if "memory" in row else ""
