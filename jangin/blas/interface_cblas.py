@@ -126,11 +126,11 @@ def _in_rows(r: Routine) -> Sequence[str]:
 
 def _turned(r: Routine) -> list[str]:
     """Return the statements that exchange the options of matrices in rows."""
-    lines = [f"c_{o} = turned(c_{o});" for o in r.options if o in ("uplo", "side")]
-    if "trans" not in r.options:
-        return lines
-    letters = r.letters("trans")
-    if r.types != "cz" or len(letters) > 2:
-        return [*lines, "c_trans = turned(c_trans);"]
-    one, other = letters[0], letters[1]
-    return [*lines, f"c_trans = c_trans == '{one}' ? '{other}' : c_trans == '{other}' ? '{one}' : '?';"]
+    pairs = [o for o in r.options if o in ("uplo", "side")]
+    turns = "trans" in r.options
+    if turns and r.types == "cz" and len(r.letters("trans")) == 2:
+        pairs.append("trans")
+        turns = False
+    letters = {o: r.letters(o) for o in pairs}
+    lines = [f"c_{o} = exchanged(c_{o}, '{two[0]}', '{two[1]}');" for o, two in letters.items()]
+    return lines + ["c_trans = turned(c_trans);"] * turns

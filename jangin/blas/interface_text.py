@@ -137,12 +137,14 @@ static inline char letter_of(int value) {
   }
 }
 
-/* The option of a matrix in rows: the other triangle, the other side, or transposed. */
+/* The one of two options that isn't given. */
+static inline char exchanged(char option, char one, char other) {
+  return option == one ? other : option == other ? one : '?';
+}
+
+/* The option that transposes a matrix in rows as a given one does a matrix in columns. */
 static inline char turned(char option) {
   switch (option) {
-    case 'U': return 'L';
-    case 'L': return 'U';
-    case 'R': return 'L';
     case 'N': return 'T';
     case 'T': return 'N';
     case 'C': return 'N';
