@@ -64,7 +64,9 @@ class CopiedPanel(Panel):
             at = blocks[-1] if blocks else f"{column}ooi"
             do("pack", at, right.buffer.name, [*inner, columns, lanes], "panel")
         short = isinstance(sizes[-1], Const) and int(sizes[-1].value) < tiler.lanes
-        if not along and not short and stride(right, Var(k[-1]), tiler.symbols) == 1:
+        last = tiler.role.k[-1]
+        alone = k[-1] in (last, f"{last}i")  # the part `i` is a block of it
+        if not along and not short and alone and stride(right, Var(last), tiler.symbols) == 1:
             _turn(tiler, right.buffer.name, f"panel_{k[-1]}", f"panel_{columns}", f"panel_{lanes}")
         elif along:
             do("vectorize", f"panel_{lanes}")

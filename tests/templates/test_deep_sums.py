@@ -48,6 +48,20 @@ def test_every_depth_has_blocks(name: str, constants: Sequence[str], target: Tar
     assert blocked(PRODUCTS[name], constants, target)
 
 
+def test_blocks_of_a_transposed_matrix_are_turned_in_registers() -> None:
+    """Their elements were copied one by one, which took as long as the multiply-adds of 80 rows."""
+    target = NAMED["x86-64-v4"].with_figures(l2=1 << 15)
+    built = matmul((9, 200), (40, 200), transposed=True)
+    found = TEMPLATES["contraction"](workload(built, {}, (), target))
+    assert found is not None
+    deep = [p for p in found.space() if p.get("terms", 0) >= 16]
+    assert deep
+    for params in deep[:3]:
+        made = found.schedule(params)
+        assert "turned" in str(made.func)
+        assert_equal_to_stages(made, built)
+
+
 @pytest.mark.parametrize("target", SMALL, ids=["v3", "v4", "a72"])
 def test_a_matrix_is_read_row_by_row(target: Target) -> None:
     """A few rows take blocks of a computed matrix's rows. The last block is shorter."""
