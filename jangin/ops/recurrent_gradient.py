@@ -16,7 +16,7 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ops.builder import Builder
 from jangin.ops.cells import TANH
-from jangin.ops.rounds import BATCH, INNER, PLACE, ROUND, TASK, Phase, Scan, Sums, Tile
+from jangin.ops.rounds import BATCH, INNER, PLACE, ROUND, TASK, Phase, Scan, Tile
 from jangin.ops.unit_blocks import Blocks, size_of
 from jangin.ops.values import Tensor
 
@@ -91,7 +91,7 @@ class Direction:
         The nest's states are the gates' gradients at the step before in its order, and the cell state's."""
         b, (steps, batch, hidden), dtype = self.b, self.y.shape, self.y.dtype
         size = size_of(self.y, 2)
-        tile = Tile.fit(size, len(self.gates), batch, dtype.bytes, b.tile)
+        tile = Tile.fit(size, 1, batch, dtype.bytes, b.tile)  # all gates' products are one sum
         blocks = Blocks(b, 1, len(self.gates), size, tile.lanes)
         turned = b.transpose(b.reshape(self.r, [len(self.gates), hidden, hidden]), [0, 2, 1])
         none = b.expand(b.scalar(0, dtype), [1, batch, blocks.count * blocks.lanes])
@@ -126,9 +126,8 @@ def _step(scan: Scan) -> Phase:
     def slope(name: str) -> Expr:
         return scan.vector(name, PLACE, BATCH)
 
-    def finish(sums: Sums) -> Sequence[Stmt]:
+    def finish(total: Expr) -> Sequence[Stmt]:
         of_h, of_c = Load(h, at), Load(c, at)
-        total = reduce(lambda v, u: v + u, sums.values())
         slopes = [slope(g) * (of_h if g == "output" else of_c) for g in scan.gates]
         return [
             Store(h, at, total),
@@ -137,11 +136,8 @@ def _step(scan: Scan) -> Phase:
             *(scan.save(n, v) for n, v in enumerate(slopes[1:])),
         ]
 
-    begin = [slope("y"), *[const(0, scan.out.dtype)] * (len(scan.gates) - 1)]
-    starts = dict(zip(scan.gates, begin, strict=True))
-    later = {g: scan.state(n, INNER) for n, g in enumerate(scan.gates)}
-    (phase,) = scan.products(0, later, starts, finish, h, c)
-    return phase
+    later = [scan.state(n, INNER) for n in range(len(scan.gates))]
+    return scan.total(0, later, slope("y"), finish, h, c)
 
 
 def of_lstm(

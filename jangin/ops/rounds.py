@@ -238,29 +238,39 @@ class Scan:
         return [*stores, Store(self.out, (const(self.direction), PLACE, BATCH, self.unit), new[0])]
 
     def products(
-        self, phase: int, state: Expr | Sums, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]],
-        *new: Buffer,
-    ) -> list[Phase]:  # fmt: skip
+        self, phase: int, state: Expr, starts: Sums, finish: Callable[[Sums], Sequence[Stmt]], *new: Buffer
+    ) -> list[Phase]:
         """Return the phases that compute each gate's start value + the state (at INNER) times its weights,
-        and pass these sums to `finish`. `state` may be another one for each gate. `finish` uses the registers
-        `new`; gates are in the order of the weights."""
+        and pass these sums to `finish`. `finish` uses the registers `new`; gates are in the order of the
+        weights."""
         if self.levels is not None:
-            assert isinstance(state, Expr), "levels are of one state"
             sums = self._of_levels(phase, starts, finish)
             return [self._quantized(self.levels, phase, state), Phase(self.tiled(holding(new, sums)))]
-        states = dict.fromkeys(starts, state) if isinstance(state, Expr) else state
-        terms = {
-            g: (start, states[g] * self.value(f"r{phase}", BLOCK, INNER, n, LANE))
-            for n, (g, start) in enumerate(starts.items())
-        }
+        terms = {g: (start, [self._term(phase, n, state)]) for n, (g, start) in enumerate(starts.items())}
         return [Phase(self.tiled(holding(new, self._summed(phase, terms, finish))))]
 
-    def _summed(
-        self, phase: int, terms: Mapping[str, tuple[Expr, Expr]], finish: Callable[[Sums], Sequence[Stmt]]
-    ) -> Stmt:
-        """Return statements that accumulate a sum for each gate of one tile, and pass the sums to `finish`.
+    def total(
+        self, phase: int, states: Sequence[Expr], start: Expr, finish: Callable[[Expr], Sequence[Stmt]],
+        *new: Buffer,
+    ) -> Phase:  # fmt: skip
+        """Return the phase that computes `start` + the sum of all gates' states (at INNER) times their
+        weights, and passes it to `finish`."""
+        terms = {"total": (start, [self._term(phase, n, state) for n, state in enumerate(states)])}
+        sums = self._summed(phase, terms, lambda of: finish(of["total"]))
+        return Phase(self.tiled(holding(new, sums)))
 
-        A gate has a start value, and a term for every row (at INNER) of the weights.
+    def _term(self, phase: int, gate: int, state: Expr) -> Expr:
+        """Return the product of a state (at INNER) and a gate's weight."""
+        return state * self.value(f"r{phase}", BLOCK, INNER, gate, LANE)
+
+    def _summed(
+        self, phase: int, terms: Mapping[str, tuple[Expr, Sequence[Expr]]],
+        finish: Callable[[Sums], Sequence[Stmt]],
+    ) -> Stmt:  # fmt: skip
+        """Return statements that accumulate sums of one tile by name, and pass the sums to `finish`.
+
+        A sum has a start value, and terms for every row (at INNER) of the weights. Several terms have a loop
+        each, because rows of many states lie in the same sets of the L1 cache.
         """
         shape, at = (const(self.tile.rows), const(self.tile.lanes)), (ROW, LANE)
         sums = {
@@ -268,11 +278,14 @@ class Scan:
             for n, (g, (start, _)) in enumerate(terms.items())
         }
         begin = [Store(sums[g], at, start) for g, (start, _) in terms.items()]
-        update = [Store(sums[g], at, Load(sums[g], at) + term) for g, (_, term) in terms.items()]
-        rows = For(ROW, const(self.tile.rows), self.lanes(*update), "unroll")
+        rows, units = const(self.tile.rows), self.inputs[f"r{phase}"].shape[2]
+        products = []
+        for turn in zip(*(of for _, of in terms.values()), strict=True):
+            added = (Store(a, at, Load(a, at) + e) for a, e in zip(sums.values(), turn, strict=True))
+            products.append(For(INNER, units, For(ROW, rows, self.lanes(*added), "unroll")))
         body = block(
             self.each_row(self.lanes(*begin)),
-            For(INNER, self.inputs[f"r{phase}"].shape[2], rows),
+            *products,
             self.each_row(self.lanes(*finish({g: Load(a, at) for g, a in sums.items()}))),
         )
         return holding(sums.values(), body)
@@ -383,11 +396,12 @@ class Scan:
             return call(self.words.dot.name, word, other) if self.words.dot else word * cast(I32, other)
 
         terms = {
-            g: (none, product(self.number(f"r{phase}", BLOCK, INNER, n, LANE))) for n, g in enumerate(starts)
+            g: (none, [product(self.number(f"r{phase}", BLOCK, INNER, n, LANE))])
+            for n, g in enumerate(starts)
         }
         moved = f"z{phase}" in self.inputs
         if moved:
-            terms[_LEVELS] = none, product(const(ONES if self.words.dot else 1, I32))
+            terms[_LEVELS] = none, [product(const(ONES if self.words.dot else 1, I32))]
 
         def whole(sums: Sums) -> Sequence[Stmt]:
             def real(n: int, total: Expr) -> Expr:
