@@ -270,7 +270,7 @@ def weights_nest(t: Transform, channels: int, outputs: int, lanes: int) -> Stmt:
         return For(one, const(several), each)
 
     whole, rest = divmod(outputs, lanes)
-    vectors = [For(group, const(whole), vector(lanes, group * lanes))] if whole else []
+    vectors: list[Stmt] = [For(group, const(whole), vector(lanes, group * lanes))] if whole else []
     vectors += [vector(rest, const(whole * lanes))] if rest else []
     return For(part, const(channels // several), block(*vectors), "parallel")
 
