@@ -45,6 +45,7 @@ class StatefulExecutable(Called):
         self._next = dict(state)
         self._specs = {s.name: s for s in model.inputs if s.name in state}
         self._lock = threading.Lock()
+        self._held: dict[str, Array] = {}
         self.reset()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,12 +57,38 @@ class StatefulExecutable(Called):
 
     def reset(self) -> None:
         """Set the state to zeros, as before the first run."""
-        self._held: dict[str, Array] = {n: np.zeros(s.shape, s.dtype) for n, s in self._specs.items()}
+        self._held.update((n, np.zeros(s.shape, s.dtype)) for n, s in self._specs.items())
+
+    def share(self, other: StatefulExecutable) -> None:
+        """Have one state with another executable from now on, beginning with the other's. Variables are the
+        same by their names, such as those of a TFLite file's signatures. Raises ValueError for a variable
+        whose type or shape the other has otherwise."""
+        with other._lock:
+            self._check({n: a for n, a in other._held.items() if n in self._specs})
+            for name, array in self._held.items():
+                other._held.setdefault(name, array)
+        self._held, self._lock = other._held, other._lock
+
+    def _check(self, arrays: Mapping[str, Array]) -> None:
+        for name, array in arrays.items():
+            spec = self._specs[name]
+            if (array.dtype, array.shape) != (spec.dtype, tuple(spec.shape)):
+                raise ValueError(f"the state {spec} can't be {array.dtype}{list(array.shape)}")
 
     @property
     def state(self) -> dict[str, Array]:
         """Copies of the state for the next run, by the inputs' names."""
-        return {name: array.copy() for name, array in self._held.items()}
+        return {name: self._held[name].copy() for name in self._specs}
+
+    @state.setter
+    def state(self, arrays: Mapping[str, Array]) -> None:
+        """Set the state that the next run begins with. Raises ValueError unless all arrays are there, with
+        their types and shapes."""
+        if arrays.keys() != self._specs.keys():
+            raise ValueError(f"the state has {', '.join(self._specs)}, not {', '.join(arrays) or 'nothing'}")
+        self._check(arrays)
+        with self._lock:
+            self._held.update((name, array.copy()) for name, array in arrays.items())
 
     @property
     def name(self) -> str:
@@ -112,6 +139,7 @@ class StatefulExecutable(Called):
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Run the model with inputs and outputs by name. If the run fails, the state stays as it was."""
         with self._lock:
-            outputs: dict[str, Array] = self.model.run({**self._held, **feeds})
-            self._held = {name: outputs[after] for name, after in self._next.items()}
+            held = {name: self._held[name] for name in self._next}
+            outputs: dict[str, Array] = self.model.run({**held, **feeds})
+            self._held.update((name, outputs[after]) for name, after in self._next.items())
         return {n: a for n, a in outputs.items() if n not in self._next.values()}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jangin.frontends.format import Contents, Format
 from jangin.ir.graph import CompileError, Graph
+from jangin.ir.records import dataclass
 
 if TYPE_CHECKING:
     from jangin.frontends.assemble import ShapeBindings
@@ -36,7 +37,13 @@ def check(graph: Graph) -> None:
     look(graph)
 
 
+@dataclass(frozen=True)
 class TfliteFormat(Format):
+    """TensorFlow Lite files. `signature` names the signature to read, as in `jangin.compile(file,
+    formats=[TfliteFormat(signature="train")])`. Inputs and outputs then have the signature's names. By
+    default the first sub-graph is read."""
+
+    signature: str = ""
     name = "TFLite"
 
     def reads(self, contents: Contents) -> bool:
@@ -45,6 +52,7 @@ class TfliteFormat(Format):
     def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
         try:
             from jangin.frontends.tflite.importer import Reader
+            from jangin.frontends.tflite.signatures import signature_of
         except ImportError:
             raise CompileError(
                 f"{contents} is a TFLite model, which the package tflite reads: pip install 'jangin[tflite]'"
@@ -53,7 +61,9 @@ class TfliteFormat(Format):
         from jangin.frontends.tflite.dialect import TFLITE
 
         try:
-            reader = Reader(contents.data)
+            signature = signature_of(contents.data, self.signature) if self.signature else None
+            number, names = (0, {}) if signature is None else (signature.graph, signature.names)
+            reader = Reader(contents.data, number, named=names)
             return Imported(reader.imported(shapes), TFLITE, reader.metadata(), frozenset(reader.ones))
         except KeyError as error:
             raise CompileError(f"{contents} is a damaged TFLite model: no option {error}") from error

@@ -12,6 +12,7 @@ import tflite
 from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
 from jangin.frontends.tflite.control import calls
 from jangin.frontends.tflite.operators import custom
+from jangin.frontends.tflite.signatures import signatures_of
 from jangin.frontends.tflite.sparse import dense
 from jangin.frontends.tflite.text import Table, table, texts
 from jangin.frontends.tflite.variables import Parts, Variables, before, stateful
@@ -61,11 +62,12 @@ class Reader:
     """The import of one sub-graph of a file. The main graph has the number 0.
 
     `inside` has the numbers of the sub-graphs around this one. `handles` has the variables of those inputs
-    that are handles, by the inputs' positions."""
+    that are handles, by the inputs' positions. `named` has other names for tensors, by their numbers."""
 
     def __init__(
-        self, data: Any, number: int = 0, inside: tuple[int, ...] = (), handles: Mapping[int, str] = NONE
-    ) -> None:
+        self, data: Any, number: int = 0, inside: tuple[int, ...] = (), handles: Mapping[int, str] = NONE,
+        named: Mapping[int, str] = NONE,
+    ) -> None:  # fmt: skip
         self.data = data
         self.inside = (*inside, number)
         self.model = tflite.Model.GetRootAs(data, 0)
@@ -82,15 +84,21 @@ class Reader:
         self.start: Graph | None = None
         self.state: Mapping[str, str] = {}
         self.tables: dict[str, int] = {}
-        self.names: list[str] = []
-        for i in range(self.graph.TensorsLength()):
-            name = (self.graph.Tensors(i).Name() or b"").decode() or f"tensor_{i}"
-            self.names.append(name if name not in self.names else f"{name}#{i}")
+        self.names = self._named(named)
         inputs = _ints(self.graph.InputsAsNumpy())
-        named = {inputs[at]: variable for at, variable in handles.items() if at < len(inputs)}
-        self.variables.handles = {self.names[i]: v for i, v in named.items() if self._is_handle(i)}
+        given = {inputs[at]: variable for at, variable in handles.items() if at < len(inputs)}
+        self.variables.handles = {self.names[i]: v for i, v in given.items() if self._is_handle(i)}
         self.nodes = self._nodes()
         self.ones: set[Var] = set()
+
+    def _named(self, others: Mapping[int, str]) -> list[str]:
+        """Return a name of its own for each tensor, from the file or from `others`."""
+        names: list[str] = []
+        for i in range(self.graph.TensorsLength()):
+            name = (self.graph.Tensors(i).Name() or b"").decode() or f"tensor_{i}"
+            taken = name in names or name in others.values()
+            names.append(others.get(i) or (f"{name}#{i}" if taken else name))
+        return names
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols, constants = Symbols(shapes), self.constants()
@@ -124,10 +132,7 @@ class Reader:
 
     def metadata(self) -> dict[str, Any]:
         description = (self.model.Description() or b"").decode(errors="replace")
-        signatures = [
-            (self.model.SignatureDefs(i).SignatureKey() or b"").decode()
-            for i in range(self.model.SignatureDefsLength())
-        ]
+        signatures = [s.key for s in signatures_of(self.model)]
         metadata: dict[str, Any] = {
             "description": description,
             "signatures": ", ".join(filter(None, signatures)),

@@ -70,9 +70,19 @@ class SubGraph:
     outputs: Sequence[int]
 
 
+@dataclass(frozen=True)
+class Signature:
+    """A signature of the sub-graph `graph`, with its own names of tensors, by their numbers."""
+
+    key: str
+    graph: int
+    inputs: Mapping[str, int]
+    outputs: Mapping[str, int]
+
+
 def written(
     tensors: Sequence[Tensor], operators: Sequence[Operator], inputs: Sequence[int], outputs: Sequence[int],
-    *bodies: SubGraph,
+    *bodies: SubGraph, signatures: Sequence[Signature] = (),
 ) -> bytes:  # fmt: skip
     """Return the bytes of a TFLite file with one sub-graph and with `bodies`, which are numbered from 1."""
     b = flatbuffers.Builder(1024)
@@ -92,11 +102,12 @@ def written(
     codes = iter(range(sum(len(g.operators) for g in graphs)))
     subgraphs = [_graph(b, g, places, codes) for g in graphs]
     listed = [_code(b, o) for g in graphs for o in g.operators]
+    signed = [_signature(b, s) for s in signatures]
     parts = [
         _vector(b, start, items)
         for start, items in (
             (tflite.ModelStartOperatorCodesVector, listed), (tflite.ModelStartSubgraphsVector, subgraphs),
-            (tflite.ModelStartBuffersVector, buffers),
+            (tflite.ModelStartBuffersVector, buffers), (tflite.ModelStartSignatureDefsVector, signed),
         )
     ]  # fmt: skip
     tflite.ModelStart(b)
@@ -104,12 +115,35 @@ def written(
     tflite.ModelAddOperatorCodes(b, parts[0])
     tflite.ModelAddSubgraphs(b, parts[1])
     tflite.ModelAddBuffers(b, parts[2])
+    tflite.ModelAddSignatureDefs(b, parts[3])
     b.Finish(tflite.ModelEnd(b), b"TFL3")
     out = bytes(b.Output())
     for t in sorted((t for t in held if t.at), key=lambda t: t.at):
         assert len(out) <= t.at
         out = out.ljust(t.at, b"\0") + _contents(t)
     return out
+
+
+def _signature(b: Any, s: Signature) -> int:
+    ends = []
+    for names, start in (
+        (s.inputs, tflite.SignatureDefStartInputsVector), (s.outputs, tflite.SignatureDefStartOutputsVector),
+    ):  # fmt: skip
+        tables = []
+        for name, tensor in names.items():
+            text = b.CreateString(name)
+            tflite.TensorMapStart(b)
+            tflite.TensorMapAddName(b, text)
+            tflite.TensorMapAddTensorIndex(b, tensor)
+            tables.append(tflite.TensorMapEnd(b))
+        ends.append(_vector(b, start, tables))
+    key = b.CreateString(s.key)
+    tflite.SignatureDefStart(b)
+    tflite.SignatureDefAddInputs(b, ends[0])
+    tflite.SignatureDefAddOutputs(b, ends[1])
+    tflite.SignatureDefAddSignatureKey(b, key)
+    tflite.SignatureDefAddSubgraphIndex(b, s.graph)
+    return int(tflite.SignatureDefEnd(b))
 
 
 def _contents(t: Tensor) -> bytes:

@@ -21,7 +21,7 @@ litert = pytest.importorskip(
     "ai_edge_litert.interpreter", reason="ai-edge-litert, the reference, isn't installed"
 )
 
-from files import Operator, SubGraph, Tensor, written  # noqa: E402
+from files import Operator, Signature, SubGraph, Tensor, written  # noqa: E402
 
 RANDOM = np.random.default_rng(0)
 W, B = RANDOM.standard_normal((4, 4)).astype(np.float32) / 2, RANDOM.standard_normal(4).astype(np.float32)
@@ -135,6 +135,64 @@ def test_variables(tmp_path: Path) -> None:
         checked_state(again.model, {"t0": "nothing"})
     convert(_saved(tmp_path / "m.tflite", counter(start)), Settings(cache=False), tmp_path / "m.onnx", [])
     np.testing.assert_array_equal(again(*feeds[0]), found[0][0])
+
+
+def learner() -> bytes:
+    """Make a model of two signatures with one variable w, which begins with ones. "infer" gives w x, and
+    "train" moves w so that w x comes nearer to a target."""
+    handle, opened = (
+        Tensor([], "resource"),
+        control("VAR_HANDLE", [], [2], "VarHandleOptions", {"SharedName": "w"}),
+    )
+    once = control("CALL_ONCE", [], [], "CallOnceOptions", {"InitSubgraphIndex": 2})
+    read = control("READ_VARIABLE", [2], [3], "ReadVariableOptions", {})
+    product = Operator("MUL", [3, 0], [4], "MulOptions", {})
+    operators = [
+        once, opened, read, product, Operator("SUB", [4, 1], [5], "SubOptions", {}),
+        Operator("MUL", [5, 0], [6], "MulOptions", {}), Operator("MUL", [6, 7], [8], "MulOptions", {}),
+        Operator("SUB", [3, 8], [9], "SubOptions", {}),
+        control("ASSIGN_VARIABLE", [2, 9], [], "AssignVariableOptions", {}),
+    ]  # fmt: skip
+    tensors = [ROW, ROW, handle, ROW, ROW, ROW, ROW, Tensor([], data=0.1), ROW, ROW]
+    ones = control("ASSIGN_VARIABLE", [2, 1], [], "AssignVariableOptions", {})
+    first = SubGraph([ROW, Tensor([1, 4], data=np.ones((1, 4))), handle], [opened, ones], [], [])
+    infer = SubGraph([ROW, ROW, handle, ROW, ROW], [once, opened, read, product], [0], [4])
+    signatures = (
+        Signature("train", 0, {"x": 0, "target": 1}, {"error": 5}), Signature("infer", 1, {"x": 0}, {"y": 4}),
+    )  # fmt: skip
+    return written(tensors, operators, [0, 1], [5], infer, first, signatures=signatures)
+
+
+def test_signatures_share_their_variables() -> None:
+    """Training and inference in turns give LiteRT's numbers. The state can be kept and set again."""
+    model = learner()
+    runner = litert.Interpreter(
+        model_content=model, experimental_op_resolver_type=litert.OpResolverType.BUILTIN_REF
+    )
+    train, infer = (
+        jangin.compile(model, threads=1, cache=False, formats=[jangin.TfliteFormat(signature=key)])
+        for key in ("train", "infer")
+    )
+    assert [s.name for s in (*train.inputs, *train.outputs)] == ["x", "target", "error"]
+    infer.share(train)
+    wanted_of = {key: runner.get_signature_runner(key) for key in ("train", "infer")}
+    x, target = row(), row()
+    before = infer.state
+    for _ in range(3):
+        for exe, key, feeds in ((train, "train", {"x": x, "target": target}), (infer, "infer", {"x": x})):
+            (got,), (wanted,) = exe.run(feeds).values(), wanted_of[key](**feeds).values()
+            np.testing.assert_allclose(got, wanted, 1e-6, 1e-6)
+    assert np.abs(infer(x) - target).sum() < np.abs(x - target).sum(), "nothing was learnt"
+    kept = infer.state
+    train(x, target)
+    infer.state = kept
+    np.testing.assert_array_equal(infer(x), got)
+    infer.state = before
+    np.testing.assert_array_equal(infer(x), x)  # the first values again
+    with pytest.raises(ValueError, match="the state has"):
+        infer.state = {}
+    with pytest.raises(CompileError, match="no signature 'save'; there is 'train', 'infer'"):
+        jangin.compile(model, formats=[jangin.TfliteFormat(signature="save")])
 
 
 def accumulating(name: str) -> bytes:
