@@ -228,7 +228,7 @@ def _losses(name: str, compiled: bool = False, precise: bool = False) -> list[fl
     model, batch, loss = training_models.training(name, small=True)
     if precise:
         model = model.double()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)
     run: Any = torch.compile(model, backend=backend) if compiled else model
     torch.manual_seed(1)
     losses = []

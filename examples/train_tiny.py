@@ -1,0 +1,111 @@
+"""Train MLPerf Tiny's four networks (Banbury et al. 2021) by Jangin and by PyTorch, and compare the losses.
+
+    pip install 'jangin[torch]'
+    python examples/train_tiny.py [--steps 200] [--networks DS-CNN,ResNet-8,MobileNet,autoencoder]
+
+The pictures are Fashion-MNIST's, in each network's size, with their own labels. MobileNet tells footwear from
+all else, and the autoencoder makes its 640 numbers again.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+import torch
+from fashion import Batch, Trained, mixed, pictures, resized
+from torch import nn
+from train_fashion import network
+
+FOOTWEAR = 5, 7, 9
+"""Sandals, sneakers and ankle boots."""
+SPAN = 10
+"""Steps whose mean loss is compared. Two runs of float32 differ more in a single batch."""
+
+
+def separable(ins: int, outs: int, stride: int = 1) -> nn.Module:
+    """Return a convolution of each channel, and one over channels (Howard et al. 2017)."""
+    return nn.Sequential(
+        nn.Conv2d(ins, ins, 3, stride, 1, groups=ins, bias=False), nn.BatchNorm2d(ins), nn.ReLU(),
+        nn.Conv2d(ins, outs, 1, bias=False), nn.BatchNorm2d(outs), nn.ReLU(),
+    )  # fmt: skip
+
+
+def spotter() -> nn.Module:
+    """Return DS-CNN, which finds keywords in 49 x 10 features."""
+    first = nn.Conv2d(1, 64, (10, 4), 2, (5, 1), bias=False), nn.BatchNorm2d(64), nn.ReLU()
+    layers = (separable(64, 64) for _ in range(4))
+    return nn.Sequential(*first, *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 12))
+
+
+def mobile() -> nn.Module:
+    """Return MobileNet of a quarter's width for pictures of 96 x 96."""
+    layers: list[nn.Module] = [nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU()]
+    plan = (16, 1), (32, 2), (32, 1), (64, 2), (64, 1), (128, 2), *((128, 1),) * 5, (256, 2), (256, 1)
+    ins = 8
+    for outs, stride in plan:
+        layers.append(separable(ins, outs, stride))
+        ins = outs
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 2))
+
+
+def autoencoder() -> nn.Module:
+    """Return the network that finds anomalies in 640 numbers."""
+    widths = 640, 128, 128, 128, 128, 8, 128, 128, 128, 128
+    layers: list[nn.Module] = []
+    for ins, outs in pairwise(widths):
+        layers += [nn.Linear(ins, outs), nn.BatchNorm1d(outs), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(128, 640))
+
+
+def examples(name: str, data: Batch) -> Batch:
+    """Return the pictures as a network reads them, with its targets."""
+    x, labels = data
+    if name == "DS-CNN":
+        return resized(x, (49, 10)), labels
+    if name == "ResNet-8":
+        return resized(x, (32, 32), 3), labels
+    if name == "MobileNet":
+        return resized(x, (96, 96), 3), sum(labels == kind for kind in FOOTWEAR).long()
+    numbers = x.flatten(1)[:, 72:712].contiguous()  # the middle rows
+    return numbers, numbers
+
+
+NETWORKS = {
+    "DS-CNN": spotter, "ResNet-8": lambda: network(channels=3), "MobileNet": mobile,
+    "autoencoder": autoencoder,
+}  # fmt: skip
+
+
+def main(given: Sequence[str] | None = None) -> dict[str, tuple[list[float], list[float]]]:
+    """Train, and return the losses by Jangin and by PyTorch of each network."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--networks", default=",".join(NETWORKS))
+    asked = parser.parse_args(given)
+    data, found = pictures("train", 2000), {}
+    for name in asked.networks.split(","):
+        own = examples(name, data)
+        epochs = -(-asked.steps // (len(own[0]) // asked.batch))
+        batches = [*mixed(own, asked.batch, epochs)][: asked.steps]
+        losses = []
+        for by_torch in (False, True):
+            torch.manual_seed(0)
+            model = NETWORKS[name]()
+            optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
+            loss = "mse" if name == "autoencoder" else "cross_entropy"
+            losses.append(Trained(model, optimizer, batches, by_torch, loss).losses)
+        found[name] = losses[0], losses[1]
+        ours, theirs = (np.convolve(own, np.ones(SPAN) / SPAN, "valid") for own in losses)
+        apart = np.abs(ours - theirs) / theirs
+        print(
+            f"{name}: the loss is {theirs[0]:.4f} at first, {theirs[-1]:.4f} at last, {apart.max():.2%} apart"
+        )
+    return found
+
+
+if __name__ == "__main__":
+    main()
