@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -127,7 +126,7 @@ class Cache:
         Return None after an OSError, for example because the disk is full or the folder is read-only. The
         work goes on without the entry. Other exceptions of `write` are raised."""
         path = self.path(name)
-        unfinished = path.with_name(f"{name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+        unfinished = path.with_name(f"{name}.{os.getpid()}.{os.urandom(4).hex()}.part")
         try:
             make_folder(self.folder)
             make_folder(path.parent)

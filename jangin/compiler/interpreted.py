@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -59,7 +60,14 @@ def interpreted(
     artifact: Compiled = parts[0]
     if len(parts) > 1 or variants.absent:
         artifact = VariantsArtifact(parts, tuple(c.sizes for c in variants.made), variants.absent)
-    return executable(artifact, options.threads, FUNCTIONS, device)
+    functions = {name: partial(_called, function, alone) for name, function in FUNCTIONS.items()}
+    return executable(artifact, options.threads, functions, device)
+
+
+def _called(function: Callable[..., Any], alone: bool, *inputs: Any, **settings: Any) -> Any:
+    """Call a function of `ops.layers` on as many threads as the rest of the model (see `interpreted`)."""
+    with nullcontext() if alone else on_one_thread():
+        return function(*inputs, **settings)
 
 
 class Interpreter:

@@ -7,7 +7,6 @@ loads."""
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
@@ -53,6 +52,8 @@ def written(model: ModelSource) -> Iterator[ModelSource]:
     if not hasattr(model, "SerializeToString"):
         yield model
         return
+    import tempfile  # few models need it, and it imports ten modules
+
     with tempfile.TemporaryFile() as unnamed:
         file = cast(BinaryIO, unnamed)
         write = getattr(model, "write", None)

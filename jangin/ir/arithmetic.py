@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jangin.ir.dtype import DTYPES, I16, I32, I64, U32, U64, DType
+from jangin.ir.dtype import I16, I32, I64, U32, U64, DType, from_numpy
 from jangin.ir.products import PRODUCTS, Product
 from jangin.ir.words import BITCASTS
 
@@ -115,7 +115,6 @@ _IN_F64: Mapping[str, Callable[..., Any]] = {
     "erf": lambda x: np.asarray(_erf(x), np.float64),
 }  # fmt: skip
 CALLS = frozenset({*_EXACT, *_IN_F64})
-_FLOATS = frozenset(t.numpy for t in DTYPES.values() if t.is_float)
 _REDUCE: Mapping[str, Any] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
     "and": np.bitwise_and, "or": np.bitwise_or,
@@ -128,7 +127,7 @@ def convert(value: Any, dtype: DType) -> Any:
     array = np.asarray(value)
     if array.dtype == dtype.numpy:
         return array
-    if dtype.is_int and array.dtype in _FLOATS:
+    if dtype.is_int and from_numpy(array.dtype).is_float:
         return _whole(array.astype(np.float64), dtype)
     return array.astype(dtype.numpy)
 

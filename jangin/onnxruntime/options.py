@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
@@ -83,8 +82,11 @@ class _Configured:
     config: dict[str, str]
 
     def _put(self, name: str, value: str, known: Sequence[str]) -> None:
-        if name not in known and (close := difflib.get_close_matches(name, known, 1, ALIKE)):
-            raise ValueError(f"there is no configuration entry {name!r}: did you mean {close[0]}?")
+        if name not in known:
+            import difflib
+
+            if close := difflib.get_close_matches(name, known, 1, ALIKE):
+                raise ValueError(f"there is no configuration entry {name!r}: did you mean {close[0]}?")
         self.config[name] = value
 
     def _got(self, name: str, what: str) -> str:

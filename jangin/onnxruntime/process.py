@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import random
 from collections.abc import Callable, Mapping
 
 from jangin.onnxruntime.devices import OrtArenaCfg, OrtMemoryInfo
@@ -70,7 +69,7 @@ def set_seed(seed: int) -> None:
     seeded anew in each run.
 
     Raises TypeError if the seed is no integer."""
-    random.Random(int(seed))
+    int(seed)
 
 
 def set_global_thread_pool_sizes(intra_op_num_threads: int = 0, inter_op_num_threads: int = 0) -> None:

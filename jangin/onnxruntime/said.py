@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import warnings
 from collections.abc import Iterable
 
@@ -23,5 +22,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """Return the end of a message: a question whether the nearest known name is meant. If none is near, it
     lists all known names."""
     known = sorted(known)
+    import difflib  # for errors alone
+
     near = difflib.get_close_matches(name, known, 1)
     return f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"

@@ -200,7 +200,8 @@ def _bias(bias: Any, d: int, count: int, hidden: int) -> Array:
 
 def _layer(
     x: Array, w: Sequence[Product], lengths: Any, initial: Sequence[Any], hidden: int,
-    backward: Sequence[bool], activations: Sequence[Sequence[Expr]], cell: Callable[[int, Sequence[Function]], Step],
+    backward: Sequence[bool], activations: Sequence[Sequence[Expr]],
+    cell: Callable[[int, Sequence[Function]], Step],
 ) -> Sequence[Array]:  # fmt: skip
     """Run all directions of a layer. Shorter sequences keep their last states, and their further results are
     0."""

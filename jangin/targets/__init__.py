@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable
+from importlib import import_module
 
 from jangin import environment
 from jangin.runtime.device import LoadError
-from jangin.targets import arm, cuda, micro, opencl, riscv, systems, wasm, webgpu, x86
+from jangin.targets import arm, micro, riscv, systems, wasm, x86
 from jangin.targets.host import host
 from jangin.targets.several import SEPARATOR, several
 from jangin.targets.target import Target
@@ -23,10 +24,9 @@ NAMED: dict[str, Target] = {
         wasm.WASM32,
     )
 }  # fmt: skip
-DEVICES: Mapping[str, Callable[[str], Target]] = {
-    "opencl": opencl.named, "cuda": cuda.named, "webgpu": webgpu.named,
-}  # fmt: skip
-"""Targets that a device decides, by what their names begin with."""
+DEVICES = ("opencl", "cuda", "webgpu")
+"""Targets that a device decides, by what their names begin with. A module of each name is imported when a
+target needs it."""
 
 
 def resolve(target: str | Target | None = None) -> Target:
@@ -48,16 +48,24 @@ def resolve(target: str | Target | None = None) -> Target:
     if target in ("cpu", "host"):
         return host()
     if (kind := target.partition(":")[0]) in DEVICES:
-        return DEVICES[kind](target)
+        found: Target = import_module(f"jangin.targets.{kind}").named(target)
+        return found
     if target not in NAMED and (parts := systems.split(target)) is not None and parts[0] in NAMED:
         return systems.on(NAMED[parts[0]], parts[1])
     if target not in NAMED:
         raise ValueError(
             f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, "
-            f"{', '.join(DEVICES)}, {', '.join(cuda.CUDA)}; "
+            f"{', '.join(DEVICES)}, {', '.join(_cuda())}; "
             f"after a processor, -{', -'.join(systems.SYSTEMS)}"
         )
     return NAMED[target]
+
+
+def _cuda() -> Iterable[str]:
+    """Return the names of CUDA's targets that need no device."""
+    from jangin.targets.cuda import CUDA
+
+    return CUDA
 
 
 def _default() -> Target:
@@ -81,7 +89,7 @@ def _nearest(name: str) -> str:
     name."""
     from difflib import get_close_matches
 
-    if near := get_close_matches(name, ["cpu", *NAMED, *cuda.CUDA], 2):
+    if near := get_close_matches(name, ["cpu", *NAMED, *_cuda()], 2):
         return f", did you mean {' or '.join(near)}?"
     features = {f.lstrip("+") for t in NAMED.values() for f in t.features.split(",")}
     for feature in get_close_matches(name, sorted(features), 1):

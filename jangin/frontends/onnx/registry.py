@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -46,21 +47,46 @@ def one_of(attribute: str, value: Any, known: Iterable[Any]) -> None:
         raise CompileError(f"{attribute} {value!r} is none of {', '.join(map(str, names))}")
 
 
-Table = Mapping[tuple[str, str], tuple[Operator, ...]]
+class Operators(Mapping[tuple[str, str], tuple[Operator, ...]]):
+    """The operators that are declared in modules, by domain and name. The versions of an operator are in
+    ascending order.
+
+    `rare` names more modules of `frontends.onnx.operators` by the domain of their operators. They are
+    imported when an operator of the domain, or the whole table, is asked for."""
+
+    def __init__(self, modules: Iterable[ModuleType], rare: Mapping[str, Sequence[str]]) -> None:
+        self._found: dict[tuple[str, str], tuple[Operator, ...]] = {}
+        self._rare = dict(rare)
+        self._add(modules)
+
+    def _add(self, modules: Iterable[ModuleType]) -> None:
+        for module in modules:
+            for value in vars(module).values():
+                for entry in getattr(value, "operators", ()):
+                    key = entry.domain, entry.name
+                    versions = {o.since: o for o in (*self._found.get(key, ()), entry)}
+                    self._found[key] = tuple(versions[s] for s in sorted(versions))
+
+    def _complete(self, domains: Iterable[str]) -> None:
+        for domain in domains:
+            names = self._rare.get(domain, ())
+            self._add(import_module(f"jangin.frontends.onnx.operators.{name}") for name in names)
+            self._rare.pop(domain, None)
+
+    def __getitem__(self, key: tuple[str, str]) -> tuple[Operator, ...]:
+        self._complete(key[:1])
+        return self._found[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        self._complete([*self._rare])
+        return iter(self._found)
+
+    def __len__(self) -> int:
+        self._complete([*self._rare])
+        return len(self._found)
 
 
-def table(modules: Iterable[ModuleType]) -> Table:
-    """Return the operators that are declared in modules, by domain and name. The versions of an operator are
-    in ascending order."""
-    operators: dict[tuple[str, str], dict[int, Operator]] = {}
-    for module in modules:
-        for value in vars(module).values():
-            for entry in getattr(value, "operators", ()):
-                operators.setdefault((entry.domain, entry.name), {})[entry.since] = entry
-    return {key: tuple(v[s] for s in sorted(v)) for key, v in operators.items()}
-
-
-def find(operators: Table, domain: str, name: str, opset: int) -> Operator | None:
+def find(operators: Operators, domain: str, name: str, opset: int) -> Operator | None:
     """Return the version of an operator for an opset, or None if it isn't supported."""
     versions = [o for o in operators.get((domain, name), ()) if o.since <= opset]
     return versions[-1] if versions else None

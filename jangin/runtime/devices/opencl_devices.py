@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -16,11 +15,15 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
+from typing import TYPE_CHECKING
 
 from jangin.environment import opencl_vendors, tell_drivers
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_library as cl
+
+if TYPE_CHECKING:
+    import tempfile
 
 PREFIX = "opencl"
 """The prefix of targets' and devices' names. A ":" follows, with a number or a part of a name."""
@@ -221,6 +224,8 @@ def _prepare_drivers() -> None:
 
 @cache
 def _vendors_folder() -> Path:
+    import tempfile
+
     holder = tempfile.TemporaryDirectory(prefix="jangin-opencl-")
     _HOLDERS.append(holder)
     return Path(holder.name)

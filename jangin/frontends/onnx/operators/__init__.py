@@ -8,10 +8,8 @@ from jangin.frontends.onnx.operators import (
     convert,
     elementwise,
     fused_attention,
-    gradient,
     index,
     linear,
-    linear_models,
     loss,
     move,
     nchwc,
@@ -29,13 +27,10 @@ from jangin.frontends.onnx.operators import (
     shape,
     signal,
     strings,
-    tabular,
-    training,
-    trees,
     window,
 )
 
-OPERATORS = registry.table(
+OPERATORS = registry.Operators(
     [
         elementwise,
         convert,
@@ -45,7 +40,6 @@ OPERATORS = registry.table(
         quantize,
         attention,
         fused_attention,
-        linear_models,
         loss,
         scan,
         shape,
@@ -64,10 +58,9 @@ OPERATORS = registry.table(
         recurrent,
         qlinear,
         random,
-        training,
-        gradient,
-        tabular,
-        linear_models,
-        trees,
-    ]
+    ],
+    {
+        "ai.onnx.ml": ("linear_models", "tabular", "trees"),
+        "ai.onnx.preview.training": ("gradient", "training"),
+    },
 )

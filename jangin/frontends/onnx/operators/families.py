@@ -39,7 +39,7 @@ def align(b: Builder, x: Tensor, y: Tensor, axis: int | None, broadcast: int) ->
 
 @dataclass(frozen=True)
 class Family:
-    """Operators made from a table. `registry.table` finds them in a module, as it finds decorated
+    """Operators made from a table. `registry.Operators` finds them in a module, as it finds decorated
     functions."""
 
     operators: tuple[Operator, ...]
