@@ -1,7 +1,7 @@
 """Measure how soon programs that import onnxruntime have a first result, with ONNX Runtime and with Jangin in
 its place. Processes are fresh, and the cache is empty.
 
-    python benchmarks/first_result.py [PACKAGE...] [--turns N] [--json FILE]
+    python benchmarks/first_result.py [PACKAGE...] [--turns N] [--save]
 
 The programs are those of tests/ort/test_onnxruntime_packages.py, ended after their first printed result.
 Seconds count from the start of the process. Engines take turns, and medians are compared. Bytecode is
@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import argparse
 import compileall
-import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 
@@ -25,11 +25,28 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "tests" / "ort"), str(ROOT / "examples"), str(ROOT)]
 
 from packages import package  # noqa: E402
+from sections import FOLDER, Section, Table  # noqa: E402
 from test_onnxruntime_packages import HEAD, IMAGES, PROGRAMS  # noqa: E402
 
 WAYS = {"ONNX Runtime": [], "Jangin": ["-m", "jangin.onnxruntime"]}
 ASKED = 1.5
 """The first result should come within this many times ONNX Runtime's time."""
+
+
+COLUMNS = ["package", *WAYS, "ratio", "turns"]
+TITLE = "First results"
+ABOUT = (
+    "`python benchmarks/first_result.py --save`: seconds from the start of a process to its first result, "
+    "medians, with an empty cache of Jangin. A ratio of at most 1.5 is asked. The machine had 2 Zen 4 "
+    "cores, and was shared."
+)
+
+
+def saved() -> dict[str, Sequence[str]]:
+    """Return the stored rows by package."""
+    path = FOLDER / "first_result.json"
+    tables = [p for p in Section.load(path).parts if isinstance(p, Table)] if path.exists() else []
+    return {row[0]: row for table in tables for row in table.rows}
 
 
 def seconds(command: list[str], path: list[Path], cache: str) -> float:
@@ -70,19 +87,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("packages", nargs="*", metavar="PACKAGE", help=", ".join(PROGRAMS))
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="a file of results; rows of other packages stay there")
+    parser.add_argument("--save", action="store_true", help="in results; rows of other packages stay there")
     given = parser.parse_args()
-    rows = {}
-    if given.json is not None and given.json.exists():
-        rows = {row[0]: row for row in json.loads(given.json.read_text())["rows"]}
+    rows = saved() if given.save else {}
     for name in given.packages or PROGRAMS:
         times = measured(name, given.turns)
         ratio = times["Jangin"] / times["ONNX Runtime"]
-        rows[name] = [name, *(f"{t:.2f}" for t in times.values()), f"{ratio:.2f}"]
+        rows[name] = [name, *(f"{t:.2f}" for t in times.values()), f"{ratio:.2f}", str(given.turns)]
         print(" | ".join(rows[name]), "" if ratio <= ASKED else f"more than {ASKED}", flush=True)
-        if given.json is not None:
-            ordered = [rows[n] for n in PROGRAMS if n in rows]
-            given.json.write_text(json.dumps({"rows": ordered}, indent=1, ensure_ascii=False) + "\n")
+        if given.save:
+            table = Table(COLUMNS, [rows[n] for n in PROGRAMS if n in rows])
+            Section(TITLE, [ABOUT, table]).save("first_result")
 
 
 if __name__ == "__main__":
