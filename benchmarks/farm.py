@@ -9,6 +9,7 @@ their share. `simulated` measures the coordinator alone with 200 to 2,000 boards
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import sys
@@ -22,6 +23,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from jangin.farm import tuning
 from jangin.options import Options
+from jangin.study.quiet import quiet
 
 SIZES = (64, 96, 160, 224, 288, 352, 320, 256, 192, 128, 80)
 """The widths of ten products, each a kernel of its own."""
@@ -52,8 +54,9 @@ def quick(processor: int) -> None:
     tuner.HOPELESS = 1.1
 
 
-def tuned(count: int) -> dict[str, Any]:
-    """Tune the ten kernels on some workers, and return the seconds and the numbers of races."""
+def tuned(count: int, command: str) -> dict[str, Any]:
+    """Tune the ten kernels on some workers, and return the seconds and the numbers of races. `command` keeps
+    others away."""
     from distributed import Client, LocalCluster
 
     devices = {"n_workers": count, "threads_per_worker": 1, "resources": {"jangin-test": 1}}
@@ -62,11 +65,12 @@ def tuned(count: int) -> dict[str, Any]:
             client.run(quick, processor, workers=[address])
         ends = []
         tuning.tune_on(cluster.scheduler_address, model(), Options(), 1, 0.0, None, None, lambda *_: None)
-        start, spent = time.perf_counter(), time.process_time()
-        (place,) = tuning.tune_on(
-            cluster.scheduler_address, model(), Options(), 1, 50.0, None, None, lambda *t: ends.append(t)
-        )
-        taken, spent = time.perf_counter() - start, time.process_time() - spent
+        with quiet(command):
+            start, spent = time.perf_counter(), time.process_time()
+            (place,) = tuning.tune_on(
+                cluster.scheduler_address, model(), Options(), 1, 50.0, None, None, lambda *t: ends.append(t)
+            )
+            taken, spent = time.perf_counter() - start, time.process_time() - spent
     assert place.outcome is not None, place.problem
     tried = sum(k.tried.total() for k in place.outcome.kernels)
     return {
@@ -106,9 +110,13 @@ def simulated(count: int) -> dict[str, Any]:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("what", nargs="+", help="numbers of workers, and `simulated`")
+    parser.add_argument("--quiet", default="", help="a command that keeps others away from the timing")
+    args = parser.parse_args()
     kept: dict[str, Any] = {}
-    for name in sys.argv[1:]:
-        runs = [tuned(int(name))] if name.isdigit() else map(simulated, BOARDS)
+    for name in args.what:
+        runs = [tuned(int(name), args.quiet)] if name.isdigit() else map(simulated, BOARDS)
         kept[name] = [*runs]
         print(*kept[name], sep="\n", flush=True)
 

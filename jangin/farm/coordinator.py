@@ -1,9 +1,9 @@
 """Decide which device of a farm measures what, and whom to believe.
 
 Devices are of one kind: their figures may be compared. A job is measured by one device. Others repeat the
-first job of each device, every tenth of its jobs, and those whose candidates win. If two disagree, a third
-decides. A device that is outvoted is doubted, so that all its answers are repeated. At the second time it is
-left out, and what it alone has measured is measured again.
+first job of each device, every tenth of its jobs, and each winner without its rivals. If two disagree, a
+third decides. A device that is outvoted is doubted, so that all its answers are repeated. At the second time
+it is left out, and what it alone has measured is measured again.
 
 This module knows no network and no clock: a transport has them."""
 
@@ -67,12 +67,14 @@ class Transport(Protocol):
 class Device:
     """The state of a device.
 
-    `out` is why it is left out, or "". `alone` has the jobs that only it has answered. `checked` counts its
+    `out` is why it is left out, or "". `only` is the candidate of its job that it measures, or "" for all.
+    `alone` has the jobs that only it has answered. `checked` counts its
     jobs that others have repeated. `loops` has the seconds of the loop beside its races that count."""
 
     name: str
     out: str = ""
     job: Job | None = None
+    only: str = ""
     since: float = 0.0
     rests_until: float = 0.0
     alone: dict[Job, None] = field(default_factory=dict)
@@ -175,7 +177,7 @@ class Coordinator:
         idling = (self.votes[job] for job in repeats if not self.votes[job].running)
         waiting = {votes.job: votes for votes in islice(idling, len(idle) + 1)}
         if len(idle) > new + len(waiting):  # some may confirm winners
-            single = (v for v in self.winners().values() if len(v.answers) == 1 and not v.running)
+            single = (v for v in self.winners().values() if v.alone and not v.running)
             waiting |= {votes.job: votes for votes in single}
         resting = False
         for name in sorted(idle) if new or waiting else ():
@@ -184,7 +186,7 @@ class Coordinator:
             resting |= rests and not device.out
             if device.out or rests:
                 continue
-            votes = next((v for v in waiting.values() if name not in v.answers), None)
+            votes = next((v for v in waiting.values() if self._may_repeat(name, v)), None)
             if votes is None and new:
                 votes, new = self._new(), new - 1
             if votes is not None:
@@ -194,14 +196,25 @@ class Coordinator:
                 break
         return resting
 
+    def _may_repeat(self, name: str, votes: Votes) -> bool:
+        """Return whether a device hasn't measured what a job's repeat is to measure."""
+        return name not in votes.answers if self._repeats_all(votes) else votes.lacks(name)
+
+    def _repeats_all(self, votes: Votes) -> bool:
+        """Return whether a job's repeat measures all candidates: a dispute, or a check of a device. A winner
+        is confirmed alone."""
+        return votes.job in self._disputes or votes.job in self._due or votes.open
+
     def _begin(self, device: Device, votes: Votes) -> None:
         device.job, device.since = votes.job, self.transport.now()
+        device.only = "" if self._repeats_all(votes) else votes.alone
         self._busy[device.name] = device
         self._idle.discard(device.name)
         votes.running.add(device.name)
         self._open.get(votes.job.kernel, {}).pop(votes.job, None)
         self._due.pop(votes.job, None)
-        self.transport.start(device.name, votes.job)
+        only = Job(votes.job.kernel, (device.only,)) if device.only else votes.job
+        self.transport.start(device.name, only)
 
     def _new(self) -> Votes:
         """Return the job that may gain most of those that no device has begun."""
@@ -211,7 +224,7 @@ class Coordinator:
 
     @property
     def _unfinished(self) -> bool:
-        unconfirmed = any(len(v.answers) == 1 for v in self.winners().values())
+        unconfirmed = any(v.alone for v in self.winners().values())
         return bool(self.left or self._disputes or unconfirmed)
 
     def _promise(self, kernel: str) -> float:
@@ -236,6 +249,8 @@ class Coordinator:
         if answer is None:
             self._failed(device, votes, event.problem)
         elif not device.out and not self._throttled(device, answer.before, answer.after):
+            if device.only:
+                answer = answer.placed(votes.job, device.only, votes.answers.get(device.name))
             votes.answers[device.name] = answer
             device.answered += 1
             self._judge(votes)
@@ -371,6 +386,6 @@ class Coordinator:
         there = (self.known[name] for name in self._idle | self._busy.keys() if name in self.known)
         alone = sum(not d.out for d in there) < 2
         for votes in self.votes.values():
-            if votes.believed and (alone or votes.confirmed or votes.job not in winners):
+            if votes.believed and (alone or not votes.alone or votes.job not in winners):
                 yield from ((votes.job.kernel, c) for c in votes.job.candidates)
         yield from ((job.kernel, c) for job in self.given_up for c in job.candidates)

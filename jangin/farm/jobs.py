@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import field
+from collections.abc import Iterable, Mapping
+from dataclasses import field, replace
 
 from jangin.ir.records import dataclass
 
@@ -27,7 +27,7 @@ class Job:
 @dataclass(frozen=True)
 class Answer:
     """A device's figures. `ratios` has the time of each candidate as a share of the untuned one's, which is
-    `seconds`. A candidate with a defect has None.
+    `seconds`. A candidate with a defect has None, and one that wasn't measured has NaN.
 
     `before` and `after` are the seconds of a loop beside the race, which is the same everywhere. `by` tells
     who signed the answer."""
@@ -41,12 +41,26 @@ class Answer:
     proof: Mapping[str, str] = field(default_factory=dict)
 
     def agrees(self, other: Answer) -> bool:
-        """Return whether both tell the same about each candidate."""
+        """Return whether both tell the same about each candidate that both have measured."""
         return all(
             (a is None) == (b is None)
             and (a is None or b is None or abs(math.log(max(a, 1e-9) / max(b, 1e-9))) <= math.log(AGREE))
             for a, b in zip(self.ratios, other.ratios, strict=True)
+            if _measured(a) and _measured(b)
         )
+
+    @property
+    def whole(self) -> bool:
+        """Whether all candidates were measured."""
+        return all(map(_measured, self.ratios))
+
+    def placed(self, job: Job, candidate: str, earlier: Answer | None) -> Answer:
+        """Return the answer to a whole job of which one candidate was measured. It keeps the figures that the
+        device's `earlier` answer has."""
+        before = earlier.ratios if earlier is not None else (math.nan,) * len(job.candidates)
+        (ratio,) = self.ratios
+        together = zip(job.candidates, before, strict=True)
+        return replace(self, ratios=tuple(ratio if c == candidate else r for c, r in together))
 
 
 @dataclass(frozen=True)
@@ -78,7 +92,7 @@ class Votes:
 
     @property
     def open(self) -> bool:
-        return not self.answers and not self.running
+        return not self.running and not any(a.whole for a in self.answers.values())
 
     @property
     def disputed(self) -> bool:
@@ -86,8 +100,20 @@ class Votes:
         return len(self.answers) > 1 and 2 * len(self.agreeing) <= len(self.answers)
 
     @property
-    def confirmed(self) -> bool:
-        return len(self.agreeing) > 1 and not self.disputed
+    def alone(self) -> str:
+        """The quickest candidate if one believed device alone has measured it, or ""."""
+        best = self.best()
+        return best[0] if best is not None and len(self._told(best[0], self.believed)) < 2 else ""
+
+    def lacks(self, device: str) -> bool:
+        """Return whether a device hasn't measured the quickest candidate, or any if there is none."""
+        best = self.best()
+        return device not in self.answers or (best is not None and not self._told(best[0], [device]))
+
+    def _told(self, candidate: str, devices: Iterable[str]) -> list[float | None]:
+        """Return the ratios of a candidate on those of some devices that have measured it."""
+        at = self.job.candidates.index(candidate)
+        return [r for d in devices if _measured(r := self.answers[d].ratios[at])]
 
     @property
     def believed(self) -> dict[str, Answer]:
@@ -98,10 +124,13 @@ class Votes:
         """Return the quickest candidate that every believed device found quicker than the untuned one, and
         its ratio in the middle of them."""
         winners = []
-        for candidate, *ratios in zip(
-            self.job.candidates, *(a.ratios for a in self.believed.values()), strict=True
-        ):
+        for candidate in self.job.candidates:
+            ratios = self._told(candidate, self.believed)
             told = [r for r in ratios if r is not None]
             if told and len(told) == len(ratios) and max(told) <= MARGIN:
                 winners.append((statistics.median(told), candidate))
         return (min(winners)[1], min(winners)[0]) if winners else None
+
+
+def _measured(ratio: float | None) -> bool:
+    return ratio is None or not math.isnan(ratio)

@@ -350,6 +350,9 @@ class TuningModel:
         if len(ways) == 1:
             return [1.0 for _ in places], kernel.report.before / kernel.report.launches
         race = self._trial(kernel.node, kernel.workload).build(ways)
+        if len(ways) <= 3:  # no candidate would be left out
+            times = race.time(RACE_SECONDS)
+            return [times[p].ratio if p else 1.0 for p in places], times[0].least
         times = race.time(SCREEN_SECONDS)
         quickest = sorted(range(1, len(ways)), key=lambda i: times[i].ratio)[:2]
         for i, timing in zip([0, *quickest], race.time(RACE_SECONDS, [0, *quickest]), strict=True):

@@ -52,7 +52,9 @@ class Boards:
         self.begun[device] = job
         self.jobs += 1
         board, rng = self.boards[device], self.rng
-        end = self.clock + rng.expovariate(1 / board.latency) + 2.0 * rng.uniform(0.8, 1.2) / board.speed
+        compiled = (1 + len(job.candidates)) / 7  # the untuned kernel too; a whole race has six others
+        work = 2.0 * compiled * rng.uniform(0.8, 1.2) / board.speed
+        end = self.clock + rng.expovariate(1 / board.latency) + work
         draw = rng.random()
         if draw < board.dies or self.killers.intersection(job.candidates):
             self._away[device] = end + rng.uniform(5, 500)
