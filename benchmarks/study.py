@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--baseline", default="im2col", help="the engine that others are compared with")
     args = parser.parse_args()
     record: dict[str, Any] = json.loads((args.report / RECORD).read_text(encoding="utf-8"))
-    rows: list[Row] = RowFile(args.report / ROWS).rows
+    rows: list[Row] = report.ordered(record, RowFile(args.report / ROWS).rows)
     products = by_name([Product(**sizes) for sizes in record["products"]])
     parts: list[str | sections.Table] = [report.describe(record, rows)]
     for table in tables(rows, record["engines"], args.baseline, products):

@@ -4,7 +4,7 @@ Parquet."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: s
     Raises ModuleNotFoundError, after Markdown and CSV are written, if the library of plots isn't
     installed."""
     record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    products = by_name([Product(**sizes) for sizes in record["products"]])
+    products, rows = by_name([Product(**sizes) for sizes in record["products"]]), ordered(record, rows)
     all_tables = tables(rows, engines, baseline, products)
     about = describe(record, rows)
     text = "\n".join(
@@ -37,6 +37,18 @@ def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: s
         _write_parquet(folder / PARQUET, rows)
     write_text(folder / PAGE, page(about, all_tables, rows, engines, products))
     return all_tables
+
+
+def ordered(record: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
+    """Return a study's rows in the order of its settings, however it was measured in parts."""
+    settings = [[*record[n]] for n in ("models", "precisions", "batches", "threads", "devices", "engines")]
+
+    def place(row: Row) -> list[int]:
+        values = (row.model, row.precision, row.batch, row.threads, row.device, row.engine)
+        both = zip(values, settings, strict=True)
+        return [known.index(v) if v in known else len(known) for v, known in both]
+
+    return sorted(rows, key=place)
 
 
 def _write_parquet(path: Path, rows: Sequence[Row]) -> None:

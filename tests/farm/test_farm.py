@@ -211,6 +211,17 @@ class Farm:
             process.wait()
         self._running.clear()
 
+    def wait(self) -> None:
+        """Wait until the scheduler answers, which takes a while on a busy machine."""
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1.0).close()
+            except OSError:
+                time.sleep(0.2)
+            else:
+                return
+        raise TimeoutError((self._folder / "dask.log").read_text())
+
     def ended(self) -> list[str]:
         """Return the races that have ended."""
         return self.log.read_text().splitlines() if self.log.exists() else []
@@ -225,6 +236,7 @@ def true_farm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Farm]
     farm = Farm(tmp_path)
     farm.start()
     try:
+        farm.wait()
         yield farm
     finally:
         farm.kill()

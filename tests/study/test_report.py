@@ -145,6 +145,12 @@ def test_markdown_and_csv_have_everything(tmp_path: Path) -> None:
     assert read[2]["problem"] == "no <operator> | Conv" and read[2]["energy_joules"] == ""
 
 
+def test_rows_of_a_study_in_parts_stand_in_the_order_of_its_settings() -> None:
+    record = {"models": {"net": "", LONG: ""}, "precisions": ["float32"], "batches": [1], "threads": [1, 2],
+              "devices": ["cpu"], "engines": [*ENGINES, "mine:engine"]}  # fmt: skip
+    assert report.ordered(record, rows()[::-1]) == rows()
+
+
 def test_a_report_without_plotly_has_its_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = folder_of_study(tmp_path)
     monkeypatch.setitem(__import__("sys").modules, "plotly.offline", None)
