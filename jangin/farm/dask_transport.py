@@ -40,7 +40,7 @@ def _check(address: str) -> None:
 
 class Cluster:
     """A connection to a Dask scheduler, which is made again when the scheduler comes back. `held` is sent to
-    each worker once."""
+    each worker once. `connections` counts how often it was made."""
 
     def __init__(self, address: str, held: Any, key: str) -> None:
         self._address, self._held, self._key = address, held, key
@@ -48,6 +48,7 @@ class Cluster:
         self._future: Any = None
         self._workers: dict[str, tuple[str, str]] = {}
         self._asked = float("-inf")
+        self.connections = 0
         self.connect()
 
     def connect(self) -> None:
@@ -62,6 +63,7 @@ class Cluster:
         try:
             self._client = Client(self._address, timeout=CONNECT, set_as_default=False)
             self._future = self._client.submit(_same, self._held, key=f"jangin-farm-{self._key}")
+            self.connections += 1
         except (OSError, TimeoutError) as error:
             raise SchedulerGone(f"no Dask scheduler answers at {self._address}: {error}") from None
 
@@ -147,11 +149,15 @@ class DaskTransport:
         accept: Callable[[Any, Job], Answer],
     ) -> None:
         self._cluster, self._chosen, self._work, self._accept = cluster, chosen, work, accept
+        self._connection = cluster.connections
         self._running: dict[str, tuple[Job, str, Any]] = {}
         self._ended: queue.Queue[tuple[str, Any]] = queue.Queue()
 
     def devices(self) -> Collection[str]:
         workers = self._cluster.workers()
+        if self._connection != self._cluster.connections:  # futures of the old connection can't be asked
+            self._connection = self._cluster.connections
+            raise SchedulerGone("the farm's scheduler was started anew")
         for device, (_, address, future) in [*self._running.items()]:
             if workers.get(device, ("", ""))[0] != address:
                 del self._running[device]  # it is another process now

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -265,6 +266,19 @@ def test_a_scheduler_that_is_started_anew_costs_only_the_races_that_ran(
     assert all(k.tried.total() for k in outcome.kernels)
     again = tuned(true_farm, Store(tmp_path / "cache"), None)
     assert sum(k.tried.total() for k in again.outcome.kernels) == 0, "a candidate wasn't measured"
+
+
+def test_a_new_connection_takes_all_jobs_back() -> None:
+    """The old connection's futures can't be asked or cancelled. Another tuning may have connected anew."""
+    from jangin.farm.dask_transport import DaskTransport
+
+    cluster = SimpleNamespace(connections=1, workers=lambda: {"board": ("address", "jangin")})
+    transport = DaskTransport(cluster, lambda _: True, lambda: None, lambda *_: None)  # type: ignore[arg-type, return-value]
+    assert transport.devices() == ["board"]
+    cluster.connections = 2
+    with pytest.raises(SchedulerGone, match="started anew"):
+        transport.devices()
+    assert transport.devices() == ["board"]
 
 
 def test_answers_of_others_and_to_other_races_dont_count(tmp_path: Path) -> None:
