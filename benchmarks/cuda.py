@@ -49,13 +49,15 @@ SECONDS = 180
 REPEATS, SETTLE = 20, 3
 """The number of runs that are timed, and of runs before."""
 NOT_FINITE = "the results aren't finite"
-ERRORS = {"float32": 1e-5, "bfloat16": 5e-2, "float16": 1e-2}
+ERRORS = {"float32": 1e-5, "tf32": 5e-3, "bfloat16": 5e-2, "float16": 1e-2}
 """Most error of a result, as a share of its largest number. Sums are f32, and 16-bit results have 8 or 11
-bits. The errors of networks grow with their layers."""
-OF_CUBLAS = {"float32": 0.9, "bfloat16": 0.6, "float16": 0.6}
+bits. Numbers of tf32 have 11. The errors of networks grow with their layers."""
+OF_CUBLAS = {"float32": 0.9, "tf32": 0.6, "bfloat16": 0.6, "float16": 0.6}
 """The least share of cuBLAS's speed that a product should have."""
 OF_RUNTIME = {1: 1.2}
 """The least share of ONNX Runtime's speed that a network should have, by its batch; 0.9 for other batches."""
+TF32 = "tf32"
+"""Products of float32 whose numbers are rounded to tf32."""
 Row = dict[str, Any]
 
 
@@ -64,15 +66,15 @@ def jobs(small: bool) -> Iterator[tuple[str, Callable[[str], Row]]]:
     sizes = (16, 33) if small else (1024, 4096, 2048, 512, 256, 8192)
     batches = {"squeezenet": (1,), "mobilenetv2": (1,), "resnet50": (1, 64), "bert": (1, 32), "gpt2": (1,)}
     kinds = ("float32", "bfloat16", "float16")
-    for kind in ("bfloat16", "float16"):  # whole tiles of the tensor cores, then others
+    for kind in ("bfloat16", "float16", "tf32"):  # whole tiles of the tensor cores, then others
         yield f"errors/matrices/{kind}", lambda on, k=kind: product_error(on, k, *[64 if small else 512] * 3)
-    for n, kind in ((333, "float32"), (333, "bfloat16"), (333, "float16")):
+    for n, kind in ((333, "float32"), (333, "bfloat16"), (333, "float16"), (333, "tf32")):
         size = 17 if small else n
         yield (
             f"errors/product/{kind}",
             lambda on, n=size, kind=kind: product_error(on, kind, n, n + 8, n - 2),
         )
-    for kind in kinds:
+    for kind in (*kinds, "tf32"):
         yield f"errors/windows/{kind}", lambda on, k=kind: windows_error(on, k)
     for name in ("resnet50", "bert", "mobilenetv2", "squeezenet", "gpt2"):
         for kind in kinds:
@@ -80,7 +82,7 @@ def jobs(small: bool) -> Iterator[tuple[str, Callable[[str], Row]]]:
     for tool in ("memcheck", "racecheck"):
         yield f"sanitizer/{tool}", lambda on, t=tool: sanitized(on, t)
     yield "copy", lambda on: copied(on, 1 << 12 if small else 1 << 26)
-    for kind in kinds:
+    for kind in (*kinds, "tf32"):
         for size in sizes:
             yield f"products/{size}/{kind}", lambda on, s=size, k=kind: product_time(on, k, s)
     yield "launches", lambda on: launch_time(on, 60)
@@ -91,6 +93,16 @@ def jobs(small: bool) -> Iterator[tuple[str, Callable[[str], Row]]]:
                     f"networks/{name}/{batch}/{kind}",
                     lambda on, a=name, b=batch, k=kind: network_time(on, a, b, k, small),
                 )
+
+
+def compiled(model: onnx.ModelProto, on: str, kind: str) -> Any:
+    """Return a model compiled for a kind of numbers, of which tf32 is float32 with another option."""
+    return jangin.compile(model, on, tf32=kind == TF32)
+
+
+def typed(kind: str) -> str:
+    """Return the element type of a kind of numbers."""
+    return "float32" if kind == TF32 else kind
 
 
 def network(name: str, kind: str, batch: int, small: bool) -> onnx.ModelProto:
@@ -122,7 +134,7 @@ def worst(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> floa
 
 
 def product_error(on: str, kind: str, rows: int, terms: int, columns: int) -> Row:
-    exe = jangin.compile(product(kind, rows, terms, columns), on)
+    exe = compiled(product(typed(kind), rows, terms, columns), on, kind)
     given = feeds(exe)
     x, y = (v.astype(np.float64) for v in given.values())
     found = worst(exe.run(given), {exe.outputs[0].name: x @ y})
@@ -130,17 +142,17 @@ def product_error(on: str, kind: str, rows: int, terms: int, columns: int) -> Ro
 
 
 def network_error(on: str, name: str, kind: str, small: bool) -> Row:
-    return error_of(on, network(name, kind, 1, small), network(name, "float64", 1, small))
+    return error_of(on, network(name, kind, 1, small), network(name, "float64", 1, small), kind)
 
 
 def windows_error(on: str, kind: str) -> Row:
-    return error_of(on, windows(kind), windows("float64"))
+    return error_of(on, windows(typed(kind)), windows("float64"), kind)
 
 
-def error_of(on: str, model: onnx.ModelProto, in_float64: onnx.ModelProto) -> Row:
+def error_of(on: str, model: onnx.ModelProto, in_float64: onnx.ModelProto, kind: str) -> Row:
     """Return the error against the same network in float64 on the processor, with weights that aren't
     rounded."""
-    exe = jangin.compile(model, on)
+    exe = compiled(model, on, kind)
     given = feeds(exe)
     exact = jangin.compile(in_float64, "cpu")
     want = exact.run({n: v.astype(np.float64) for n, v in given.items()})
@@ -193,7 +205,7 @@ def copied(on: str, count: int) -> Row:
 
 
 def product_time(on: str, kind: str, size: int) -> Row:
-    exe = jangin.compile(product(kind, size, size, size), on)
+    exe = compiled(product(typed(kind), size, size, size), on, kind)
     seconds, flops = device_seconds(exe, feeds(exe)), 2 * size**3
     row = {"seconds": seconds, "TFLOP/s": 1e-12 * flops / seconds}
     label = exe.plan.launches[0].template
@@ -201,15 +213,17 @@ def product_time(on: str, kind: str, size: int) -> Row:
 
 
 def torch_product(kind: str, size: int, ours: float) -> Row:
-    """Measure the same product in PyTorch, which calls cuBLAS. By default its float32 products don't use
-    tf32."""
+    """Measure the same product in PyTorch, which calls cuBLAS. Its float32 products use
+    tf32 only if told to."""
     try:
         import torch
     except ImportError:
         return {"absent": "PyTorch"}
     if not torch.cuda.is_available():
         return {"absent": "PyTorch with CUDA"}
-    x, y = (torch.randn(size, size, device="cuda", dtype=getattr(torch, kind)) for _ in range(2))
+    torch.backends.cuda.matmul.allow_tf32 = kind == TF32
+    dtype = getattr(torch, typed(kind))
+    x, y = (torch.randn(size, size, device="cuda", dtype=dtype) for _ in range(2))
     taken = []
     for _ in range(SETTLE + REPEATS):
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]

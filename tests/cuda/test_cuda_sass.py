@@ -113,7 +113,7 @@ def check_copies(loop: Counter[str]) -> None:
     assert beside + loop["LDG.E.128"] > 0, loop
 
 
-GATHERED, PARTS, ODD = 0.48, 0.35, 0.15
+GATHERED, PARTS, ODD = 0.49, 0.35, 0.15
 """The same share for windows of 3 x 3, whose pixels' places and borders are found in the loop. Panels of 96
 channels are thirds of a tap, so neighbours are of two taps. In windows of 7 x 7 over 8 channels each load is
 another tap's."""

@@ -25,7 +25,7 @@ from jangin.ir.verify import verify_graph
 from jangin.ops.core import CORE
 from jangin.options import Options
 from jangin.passes.table import GRAPH_PASSES
-from jangin.targets import NAMED
+from jangin.targets import NAMED, resolve
 from jangin.targets.target import Target
 from jangin.templates.choose import choose
 
@@ -56,7 +56,7 @@ def test_rules(golden: Golden, name: str) -> None:
     """Each rule's model is shown before and after the pass."""
     texts = []
     for rule in RULES[name]:
-        before, after = map(print_graph, until(model_of(rule), name, NAMED[rule.target]))
+        before, after = map(print_graph, until(model_of(rule), name, resolve(rule.target)))
         changed = after if after != before else "unchanged\n"
         texts.append(f"# {rule.does} ({rule.target})\n{before}# after {name}\n{changed}")
     assert any("unchanged" not in text for text in texts), f"no rule of {name} changes its model"
