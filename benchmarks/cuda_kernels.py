@@ -2,6 +2,8 @@
 needed.
 
 python benchmarks/cuda_kernels.py [--targets cuda:sm_80 cuda:sm_90a] [--kinds float32 bfloat16] [--save]
+
+With --save each row replaces that of the same network, type and architecture in benchmarks/results.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 
 import onnx
 from gpu_networks import NETWORKS, TYPES
-from sections import Section, Table
+from sections import FOLDER, Section, Table
 
 from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import source
@@ -25,6 +27,9 @@ from jangin.options import Options
 from jangin.runtime.threads import default_threads
 from jangin.targets import resolve
 from jangin.targets.cuda import ARCHITECTURES
+
+NAME = "cuda_kernels"
+"""The name of the file of figures."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,13 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def saved() -> list[list[str]]:
+    """Return the rows that were saved before."""
+    path = FOLDER / f"{NAME}.json"
+    parts = Section.load(path).parts if path.exists() else []
+    return [[*map(str, r)] for part in parts if isinstance(part, Table) for r in part.rows]
+
+
 def table(rows: Sequence[Sequence[str]]) -> Section:
     compilers = ", ".join(map(str, nvrtc.found()))
     return Section("CUDA kernels, counted", [
@@ -91,14 +103,15 @@ def main() -> None:
     parser.add_argument("--kinds", nargs="+", choices=[*TYPES], default=["float32", "bfloat16"])
     parser.add_argument("--save", action="store_true", help="keep the table in benchmarks/results")
     args = parser.parse_args()
-    rows = []
+    rows = {tuple(r[:3]): r for r in saved()}
     for target in args.targets:
         for network in args.networks:
             for kind in args.kinds:
-                rows.append(row(network, kind, target))
-                print(" | ".join(rows[-1]), flush=True)
-    if args.save:
-        print(table(rows).save("cuda_kernels"))
+                made = row(network, kind, target)
+                rows[tuple(made[:3])] = made
+                print(" | ".join(made), flush=True)
+                if args.save:
+                    table([*rows.values()]).save(NAME)
 
 
 if __name__ == "__main__":
