@@ -39,7 +39,7 @@ class Packing:
 
     @property
     def layout(self) -> tuple[tuple[int, ...], int, int, int]:
-        """What changes where a number lies, but not the number."""
+        """The fields that change where a number lies, but not the number."""
         return self.perm, self.axis, self.groups, self.width
 
     def apply(self, array: Array, empty: Callable[..., Array] = np.empty) -> Array:
