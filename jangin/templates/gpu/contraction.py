@@ -181,6 +181,7 @@ class _Tiler:
             do("bind_thread", f"x{suffix}")
             do("unroll", f"{row}ii{suffix}")
             do("unroll" if suffix == "_w" and not self._wide_stores() else "vectorize", f"{c}ii{suffix}")
+        do("join_axes", self.acc, 2)
         if k:
             self._store_panels(k)
         blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
@@ -208,7 +209,6 @@ class _Tiler:
     def _store_panels(self, k: str) -> None:
         """Spread the panels over the banks of shared memory, and fetch them ahead if that is asked for."""
         do, q = self.rec.do, self.params
-        do("join_axes", self.acc, 2)
         spread_over_banks(self.rec, "left", self.product.element)
         if not self._columns_run():
             spread_over_banks(self.rec, "right", self.product.element)
