@@ -172,7 +172,7 @@ class Options:
     limits: Limits | None = _option(
         None,
         "What compiling may take of time, memory and nodes (see jangin.Limits); on the command line as in "
-        "seconds=60,memory=2G,nodes=100000.",
+        "seconds=60,memory=2G.",
         "--limits",
     )
     tune: str | float | None = _option(None, 'How long ("60s", "2m") to measure candidates before compiling.')

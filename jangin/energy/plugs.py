@@ -6,7 +6,6 @@ import json
 import os
 import re
 import time
-import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -48,6 +47,8 @@ def plug(address: str) -> Iterator[tuple[float, float]]:
 
 def _watts(page: str, path: tuple[str | int, ...]) -> float | None:
     """Return the number at a place of a page of JSON, or None without one."""
+    import urllib.request  # takes as long to import as NumPy, and few meters are plugs
+
     try:
         with urllib.request.urlopen(page, timeout=PATIENCE) as answer:
             value: Any = json.load(answer)

@@ -19,7 +19,7 @@ from jangin.options import ABOUT, Options
 
 FLAGS = {
     "weights": "--weights {weights}", "winograd": "--no-winograd", "libraries": "--libraries auto",
-    "unchecked": "--unchecked", "bf16": "--no-bf16",
+    "unchecked": "--unchecked", "bf16": "--no-bf16", "tf32": "--tf32",
     "deterministic_time": "--deterministic-time", "cache": "--cache-dir {cache}",
     "limits": "--limits seconds=321,nodes=4321",
 }  # fmt: skip
@@ -146,7 +146,7 @@ def test_a_study_hands_every_option_on(
         return []
 
     monkeypatch.setattr("jangin.commands.study.run", ran)
-    monkeypatch.setattr("jangin.study.report.write", lambda *_: [])
+    monkeypatch.setattr("jangin.commands.study._report", lambda *_: None)
     given = call("study {model} -o {out} --engines jangin --shape batch=1")
     asked, compiling = taken
     assert lost([compiling], given) == {} and asked.shapes == {"batch": 1}

@@ -70,7 +70,7 @@ def test_the_command(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert [str(d) for d in b.require_sizes(shape, "shape")] != ["2", "3"]
         return x
 
-    monkeypatch.setitem(OPERATORS, ("", "Expand"), (Operator("", "Expand", 8, lower),))  # type: ignore[index]
+    monkeypatch.setitem(OPERATORS._found, ("", "Expand"), (Operator("", "Expand", 8, lower),))
     onnx.save(chain(node("Expand", ["c", "sizes"], ["bad"], name="planted")), tmp_path / "m.onnx")
     done = cli("inspect", tmp_path / "m.onnx", "--minimize", tmp_path / "out.onnx")
     assert done.status == 0, done.err
