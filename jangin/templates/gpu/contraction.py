@@ -181,6 +181,8 @@ class _Tiler:
             do("bind_thread", f"x{suffix}")
             do("unroll", f"{row}ii{suffix}")
             do("unroll" if suffix == "_w" and not self._wide_stores() else "vectorize", f"{c}ii{suffix}")
+        if self.product.gpu.compiling:
+            do("hoist_guards")  # a row's stores are under one condition
         do("join_axes", self.acc, 2)
         if k:
             self._store_panels(k)
