@@ -93,6 +93,16 @@ def test_several_readers_get_their_parts() -> None:
     assert {str(shape[-2]) for shape in products(new)} == {"3", "6"}
 
 
+def test_empty_parts_of_a_reshape() -> None:
+    """Axes of 1 and axes of empty values begin at the same element as the next axis."""
+    t = Net()
+    y = t.linear(t.input("x", N, 6, 8), 8)
+    whole = t.b.reshape(y, [N, 1, 6, 8])
+    empty = t.b.reshape(t.linear(t.input("empty", 0, 6, 8), 8), [0, 8, 6])
+    graph = t.done(cut(t, cut(t, whole, 1, 0, 0), 2, 2, 2), cut(t, empty, 1, 7))
+    same(graph, needed(graph))
+
+
 def test_slices_stay_without_a_product() -> None:
     t = Net()
     graph = t.done(cut(t, t.relu(t.conv(t.input("x", N, 3, 8, 8), 4, 3)), 2, 1))

@@ -208,15 +208,18 @@ def _of_transpose(run: _Needed, node: Node, asked: Region) -> Reads:
 
 def _of_reshape(run: _Needed, node: Node, asked: Region) -> Reads:
     """Return the reads of a reshape. An axis may be made in part if elements of one axis of the operand make
-    it up."""
+    it up.
+
+    Axes of 1 and all axes of empty values are made whole: the next axis begins at the same element."""
     (x,), out = node.inputs, node.outputs[0]
     own, shape = run.shape(x), run.shape(out)
     made, read = list(asked), list(run.whole(x))
+    whole = node.of(Reshape).dtype is not None or any(is_const(size, 0) for size in shape)
     for d, interval in enumerate(asked):
         before = math.prod(shape[:d], start=const(1))
         begins = [i for i in range(len(own)) if run.same(math.prod(own[:i], start=const(1)), before)]
         part = None
-        if begins and interval is not None and node.of(Reshape).dtype is None:
+        if begins and interval is not None and not whole and not is_const(shape[d], 1):
             part = _scaled(run, interval, shape[d + 1 :], own[begins[-1] + 1 :])
         if part is None:
             made[d] = None
