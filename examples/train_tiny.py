@@ -1,10 +1,13 @@
 """Train MLPerf Tiny's four networks (Banbury et al. 2021) by Jangin and by PyTorch, and compare the losses.
 
     pip install 'jangin[torch]'
-    python examples/train_tiny.py [--steps 200] [--networks DS-CNN,ResNet-8,MobileNet,autoencoder]
+    python examples/train_tiny.py [--steps 200] [--networks DS-CNN,ResNet-8,MobileNet,autoencoder] [--double]
 
 The pictures are Fashion-MNIST's, in each network's size, with their own labels. MobileNet tells footwear from
 all else, and the autoencoder makes its 640 numbers again.
+
+Normalizations enlarge each rounding. In 12 steps of float32, PyTorch's own losses of MobileNet are up to 7 %
+from float64's, and those of ResNet-8 0.05 %. `--double` trains in float64.
 """
 
 from __future__ import annotations
@@ -85,16 +88,18 @@ def main(given: Sequence[str] | None = None) -> dict[str, tuple[list[float], lis
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--double", action="store_true", help="train in float64")
     asked = parser.parse_args(given)
-    data, found = pictures("train", 2000), {}
+    dtype = torch.float64 if asked.double else torch.float32
+    (x, labels), found = pictures("train", 2000), {}
     for name in asked.networks.split(","):
-        own = examples(name, data)
+        own = examples(name, (x.to(dtype), labels))
         epochs = -(-asked.steps // (len(own[0]) // asked.batch))
         batches = [*mixed(own, asked.batch, epochs)][: asked.steps]
         losses = []
         for by_torch in (False, True):
             torch.manual_seed(0)
-            model = NETWORKS[name]()
+            model = NETWORKS[name]().to(dtype)
             optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
             loss = "mse" if name == "autoencoder" else "cross_entropy"
             losses.append(Trained(model, optimizer, batches, by_torch, loss).losses)

@@ -44,8 +44,10 @@ def _prepared() -> Iterator[None]:
 def test_tiny_networks_follow_pytorch(name: str) -> None:
     """The losses of 12 steps are PyTorch's. They fall, so something is trained.
 
-    In batches of 8, PyTorch's own losses of the autoencoder are 0.3 % from float64's after 12 steps."""
-    ours, theirs = train_tiny.main(["--steps", "12", "--networks", name])[name]
+    PyTorch's own losses of MobileNet are up to 7 % from float64's, those of ResNet-8 0.05 %, and the others'
+    1e-5. The first two train in float64, where rounding stays small."""
+    precise = ["--double"] if name in ("MobileNet", "ResNet-8") else []
+    ours, theirs = train_tiny.main(["--steps", "12", "--networks", name, *precise])[name]
     np.testing.assert_allclose(ours, theirs, ROUNDING)
     assert np.mean(ours[-3:]) < np.mean(ours[:3])
 

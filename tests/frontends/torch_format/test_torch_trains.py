@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
@@ -206,25 +205,17 @@ def test_a_write_isnt_dropped() -> None:
 def test_models_train(name: str) -> None:
     """Models of pytorchcv and transformers have eager's losses in 20 steps.
 
-    Networks with many normalizations double a difference in each step. Their losses are compared with
-    float64's, and a step may be AS_NEAR times as far from them as eager's steps up to it."""
+    The vision models train in float64. Their normalizations enlarge each rounding: eager's own losses of
+    MobileNetV2 in float32 move by 2.8 % if all weights move by a share of 1e-7."""
     pytest.importorskip("pytorchcv", reason="pytorchcv isn't installed: it has the vision models")
     pytest.importorskip("transformers", reason="transformers isn't installed: it has the language models")
-    mine, theirs = (_losses(name, compiled=c) for c in (True, False))
-    if mine == pytest.approx(theirs, rel=10 * ROUNDING):
-        return
-    precise = np.array(_losses(name, precise=True))
-    rounding = np.maximum.accumulate(np.abs(theirs - precise))
-    assert rounding[-1] < 0.01 * precise.min(), "float64 trains otherwise, so that it is no reference"
-    assert (np.abs(mine - precise) <= 10 * ROUNDING * precise + AS_NEAR * rounding).all()
+    precise = name in training_models.VISION
+    mine, theirs = (_losses(name, compiled, precise) for compiled in (True, False))
+    assert mine == pytest.approx(theirs, rel=10 * ROUNDING)
 
 
-AS_NEAR = 10
-"""PyTorch sums the statistics of normalizations in float64, and its rounding is so many times smaller."""
-
-
-def _losses(name: str, compiled: bool = False, precise: bool = False) -> list[float]:
-    """Return the losses of 20 steps of a model, compiled or not, or in float64."""
+def _losses(name: str, compiled: bool, precise: bool) -> list[float]:
+    """Return the losses of 20 steps of a model, compiled or not. `precise`: in float64."""
     model, batch, loss = training_models.training(name, small=True)
     if precise:
         model = model.double()
