@@ -24,6 +24,11 @@ NAMED: dict[str, Target] = {
         wasm.WASM32,
     )
 }  # fmt: skip
+OTHER_NAMES = {
+    "arm64": "aarch64", "armv7a": "armv7", "x86_64": "x86-64-v2", "riscv64gc": "riscv64",
+    "cortex-m0+": "cortex-m0plus",
+}  # fmt: skip
+"""Targets by what others call them. For an architecture it is the target that all its processors run."""
 DEVICES = ("opencl", "cuda", "webgpu")
 """Targets that a device decides, by what their names begin with. A module of each name is imported when a
 target needs it."""
@@ -35,6 +40,7 @@ def resolve(target: str | Target | None = None) -> Target:
     - "cpu" or "host": the machine that this process runs on.
     - Names joined with "+": several devices at once.
     - A processor and a system, "cortex-a76-android", or LLVM's triple of them: see `targets.systems`.
+    - What others call a target, "cortex-m0+".
     - None: the name in the environment variable JANGIN_TARGET, else "cpu".
 
     Raises ValueError for an unknown name.
@@ -43,6 +49,7 @@ def resolve(target: str | Target | None = None) -> Target:
         return _default()
     if isinstance(target, Target):
         return target
+    target = OTHER_NAMES.get(target, target)
     if SEPARATOR in target:
         return several(target, [resolve(name) for name in target.split(SEPARATOR)])
     if target in ("cpu", "host"):
@@ -50,15 +57,17 @@ def resolve(target: str | Target | None = None) -> Target:
     if (kind := target.partition(":")[0]) in DEVICES:
         found: Target = import_module(f"jangin.targets.{kind}").named(target)
         return found
-    if target not in NAMED and (parts := systems.split(target)) is not None and parts[0] in NAMED:
-        return systems.on(NAMED[parts[0]], parts[1])
-    if target not in NAMED:
-        raise ValueError(
-            f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, "
-            f"{', '.join(DEVICES)}, {', '.join(_cuda())}; "
-            f"after a processor, -{', -'.join(systems.SYSTEMS)}"
-        )
-    return NAMED[target]
+    if target in NAMED:
+        return NAMED[target]
+    processor, system = systems.split(target) or ("", systems.LINUX)
+    processor = OTHER_NAMES.get(processor, processor)
+    if processor in NAMED:
+        return systems.on(NAMED[processor], system)
+    raise ValueError(
+        f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, "
+        f"{', '.join(DEVICES)}, {', '.join(_cuda())}; "
+        f"after a processor, -{', -'.join(systems.SYSTEMS)}"
+    )
 
 
 def _cuda() -> Iterable[str]:

@@ -64,19 +64,17 @@ _NAME = re.compile(
     r"(?P<kind>eabi|x|-msvc|-gnu)?[0-9.]*"
 )
 """A name with a system: a target's, or a triple, which has words for the maker and a version too."""
-_ALIKE = {"arm64": "aarch64", "armv7a": "armv7", "x86_64": "x86-64-v2"}
-"""The targets that run on every processor of an architecture, by the architecture's other names."""
 
 
 def split(name: str) -> tuple[str, System] | None:
-    """Return the processor's target and the system that a target's name gives, or None for a name without a
+    """Return the processor's name and the system that a target's name gives, or None for a name without a
     system."""
     if not (match := _NAME.fullmatch(name)):
         return None
     processor, system = match["processor"], match["system"]
     if system == "windows":
         system += "-msvc" if match["kind"] == "-msvc" else ""
-    return _ALIKE.get(processor, processor), SYSTEMS["macos" if system == "darwin" else system]
+    return processor, SYSTEMS["macos" if system == "darwin" else system]
 
 
 def on(target: Target, system: System) -> Target:

@@ -33,6 +33,9 @@ NAMES = {
     "x86_64-pc-windows-msvc": ("x86-64-v2-windows-msvc", "x86_64-pc-windows-msvc"),
     "x86_64-pc-windows-gnu": ("x86-64-v2-windows", "x86_64-pc-windows-gnu"),
     "x86-64-v3-windows": ("x86-64-v3-windows", "x86_64-pc-windows-gnu"),
+    "arm64": ("aarch64", "aarch64-unknown-linux-gnu"),
+    "cortex-m0+": ("cortex-m0plus", "thumbv6m-none-eabi"),
+    "riscv64gc": ("riscv64", "riscv64-unknown-linux-gnu"),
 }
 MAGIC = {"windows": b"\x64\x86", "macos": struct.pack("<II", 0xFEEDFACF, 0x0100000C)}
 """The first bytes of COFF for x86-64, and of Mach-O for 64-bit Arm."""
