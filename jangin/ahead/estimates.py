@@ -2,8 +2,8 @@
 
 Each operation of a loop nest counts as the target's instructions for it. An operation that depends on no
 variable of the innermost loops around it is computed outside of them, and copies of unrolled loops share it.
-Elements of local arrays are in registers. The figures are within two fifths of what compilers and QEMU
-show for the models in `benchmarks/small.py`.
+Elements of local arrays are in registers. Elements in a vector register share an instruction. The figures
+are within two fifths of what compilers and QEMU show for the models in `benchmarks/small.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-from jangin.ir.dtype import F32
+from jangin.ir.dtype import F32, I32, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import static_shape
 from jangin.ir.loop import Alloc, For, Func, If, Let, Prefetch, Stmt, Store, loop_range, sub_statements
@@ -56,6 +56,9 @@ SIMPLE = re.compile(r"and|or|not|dot\w*|even_bytes|odd_bytes|clamped|abs|isnan|b
 REGISTERS, FLOAT_REGISTERS = 11, 26
 """Elements of a local array that stay in general registers, and in those of an FPU. Compilers keep larger
 arrays on the stack."""
+DIVISIONS = "floordiv", "mod", "div"
+VECTOR_BYTES = 16
+"""Bytes of a vector register. Smaller ones are general registers, whose elements are counted singly."""
 SPILLED = 0.6
 """Instructions of an access to a local array with more elements."""
 
@@ -180,7 +183,8 @@ class _Counter:
             self.expression(s.value, loops, bound)
             self._address(s.index, loops, bound)
             if s.buffer.memory != "register":
-                self._add(1, 0, s.index, loops, bound, hoisted=False)
+                lanes = self._lanes_of_access(s, loops)
+                self._add(1, 0, s.index, loops, bound, hoisted=False, lanes=lanes)
             elif s.buffer.name in self.spilled:
                 self._add(SPILLED, 0, s.index, loops, bound, hoisted=False)
         elif isinstance(s, If):
@@ -218,20 +222,46 @@ class _Counter:
         if isinstance(e, Load):
             self._address(e.index, loops, bound)
             if e.buffer.memory != "register":
-                self._add(1, ACCESS, e.index, loops, bound)
+                self._add(1, ACCESS, e.index, loops, bound, lanes=self._lanes_of_access(e, loops))
             elif e.buffer.name in self.spilled:
                 self._add(SPILLED, 0, e.index, loops, bound, hoisted=False)
             return
         for child in children(e):
             self.expression(child, loops, bound)
-        self._add(*self._cost(e), (e,), loops, bound)
+        self._add(*self._cost(e), (e,), loops, bound, lanes=self._lanes_of(e))
 
     def _address(
         self, index: Sequence[Expr], loops: tuple[_Around, ...], bound: Mapping[Var, frozenset[Var]]
     ) -> None:
-        """Count the divisions of an index. Sums and products by constants are part of a loop's steps."""
+        """Count the divisions of an index. Sums and products by constants are part of a loop's steps, and
+        what depends on copies of loops alone is a constant."""
+        copied = {a.var for a in loops if a.copies}
         for e in (n for i in index for n in _divisions(i)):
-            self.expression(e, loops, bound)
+            if not self._depends((e,), bound) <= copied:
+                self.expression(e, loops, bound)
+
+    def _lanes(self, dtype: DType) -> int:
+        """Return how many elements of a type one instruction takes."""
+        machine = self.target.machine
+        return machine.lanes(dtype.bytes) if machine.vector_bytes >= VECTOR_BYTES else 1
+
+    def _lanes_of(self, e: Expr) -> int:
+        """Return how many elements of an operation one instruction takes. A product of numbers that were
+        widened takes as many as there are in a register before."""
+        if isinstance(e, Binary):
+            widened = e.op == "mul" and not e.dtype.is_float
+            a = e.a.a if widened and isinstance(e.a, Cast) else e.a
+            return 1 if e.op in DIVISIONS else self._lanes(a.dtype)
+        one = isinstance(e, Call) and e.fn not in CHEAP and not SIMPLE.fullmatch(e.fn)
+        return 1 if one else self._lanes(e.dtype)
+
+    def _lanes_of_access(self, access: Load | Store, loops: tuple[_Around, ...]) -> int:
+        """Return how many elements one instruction loads or stores. They are neighbours in memory."""
+        shape = static_shape(access.buffer.shape) or ()
+        last = [i for i, n in zip(access.index, shape, strict=False) if n > 1][-1:]
+        vectors = {a.var for a in loops if a.kind == "vector"}
+        near = any(vectors & free_vars(i) for i in last)
+        return self._lanes(access.buffer.dtype) if near else 1
 
     def _cost(self, e: Expr) -> tuple[float, float]:
         """Return the instructions of an operation, and the cycles beyond."""
@@ -255,7 +285,7 @@ class _Counter:
             if not self.floats or kind.bits == 64:
                 return (soft, 0)
             return (1, 13) if isinstance(e, Binary) and e.op == "div" else (1, 0)
-        if isinstance(e, Binary) and e.op in ("floordiv", "mod", "div"):
+        if isinstance(e, Binary) and e.op in DIVISIONS:
             return (3, 4)
         if kind.bits == 64 and isinstance(e, Binary) and not _is_index(e):
             return (LONG if self.floats or e.op != "mul" else 12, 0)
@@ -265,6 +295,8 @@ class _Counter:
         """Return whether one instruction makes the product and adds it to something else."""
         if isinstance(e, Call):
             return e.fn in ("dot2", "dot4")
+        if isinstance(e, Binary) and e.op == "mul" and e.dtype is I32 and self._lanes(I32) > 1:
+            return True
         return self.floats and isinstance(e, Binary) and e.op == "mul" and e.dtype is F32
 
     def _depends(self, found: Sequence[Expr], bound: Mapping[Var, frozenset[Var]]) -> frozenset[Var]:
@@ -273,8 +305,10 @@ class _Counter:
 
     def _add(
         self, instructions: float, waits: float, found: Sequence[Expr], loops: tuple[_Around, ...],
-        bound: Mapping[Var, frozenset[Var]], *, hoisted: bool = True,
+        bound: Mapping[Var, frozenset[Var]], *, hoisted: bool = True, lanes: int = 1,
     ) -> None:  # fmt: skip
+        """Count an operation in the loops that it depends on. In a vector loop an instruction takes so many
+        lanes."""
         used = self._depends(found, bound)
         inner = len(loops)
         while hoisted and inner and loops[inner - 1].var not in used:
@@ -283,8 +317,9 @@ class _Counter:
         for a in loops[:inner]:
             if a.copies and a.var not in used:
                 continue
-            times *= a.count
-            copies *= a.count if a.copies else 1
+            count = math.ceil(a.count / lanes) if a.kind == "vector" else a.count
+            times *= count
+            copies *= count if a.copies else 1
         own = min(instructions, CALL)  # the rest is a library's function, which is compiled already
         self.executed += (own * self.more + instructions - own) * times
         self.waits += waits * times

@@ -147,7 +147,7 @@ def test_words_of_bytes_of_any_sizes(sizes: tuple[int, int, int], target: str, t
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4", "riscv32imc"])
+@pytest.mark.parametrize("target", ["cortex-m0plus", "cortex-m4", "cortex-m55", "riscv32imc"])
 def test_estimates_are_near_what_the_emulator_counts(target: str, tmp_path: Path) -> None:
     """An estimate may err by half: a compiler unrolls, saves registers and shares in ways of its own."""
     needs_tools(target)
