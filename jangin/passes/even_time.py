@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from jangin.ir.core import BindStep, HostStep, IfStep, LoopNest, LoopStep, Map, Reshape
 from jangin.ir.dtype import BOOL
-from jangin.ir.expr import Binary, Const, Expr, Var, select
+from jangin.ir.expr import Binary, Const, Expr, Var, const, select
 from jangin.ir.graph import Graph, Node
 from jangin.ir.loop import For, If, Let, Stmt, sub_statements
 from jangin.ir.traversal import buffers_loaded, free_vars, walk
@@ -58,7 +58,9 @@ def why_apart(node: Node) -> str:
             return "a branch has steps of its own"
         if any(n.attrs.lasting for n in graph.nodes):
             return "a branch checks indices, which may be wrong in the other case"
-        if any(_may_fail(n) for n in graph.nodes):
+        if any(isinstance(n.attrs, LoopNest) for n in graph.nodes):
+            return "a branch sorts, scans or scatters, which may fail in the other case"
+        if any(_may_divide_by_zero(n) for n in graph.nodes):
             return "a branch divides integers, perhaps by 0"
     for a, b in zip(attrs.then.outputs, attrs.orelse.outputs, strict=True):
         x, y = attrs.then.value(a), attrs.orelse.value(b)
@@ -67,14 +69,10 @@ def why_apart(node: Node) -> str:
     return ""
 
 
-def _may_fail(node: Node) -> bool:
-    if isinstance(node.attrs, LoopNest):
-        return True
-    body = node.attrs.body if isinstance(node.attrs, Map) else None
-    return body is not None and any(
-        isinstance(e, Binary) and e.op in DIVISIONS and e.dtype.is_int and not isinstance(e.b, Const)
-        for e in walk(body)
-    )
+def _may_divide_by_zero(node: Node) -> bool:
+    body = node.attrs.body if isinstance(node.attrs, Map) else const(0)
+    divisors = (e.b for e in walk(body) if isinstance(e, Binary) and e.op in DIVISIONS and e.dtype.is_int)
+    return any(not isinstance(b, Const) or b.value == 0 for b in divisors)
 
 
 def _chosen(run: Editor, node: Node) -> None:

@@ -72,18 +72,18 @@ def test_a_model_in_the_cache_warns_again(tmp_path: Path) -> None:
     check(m, exe, np.float32([0, 1, 0, 2, 0, 0, 0, 0, 3]))
 
 
-def divided() -> onnx.ModelProto:
-    """Return a branch that divides by its condition's number, which may be 0 in the other case."""
+def divided(by: str = "most") -> onnx.ModelProto:
+    """Return a branch that divides by its condition's number, which may be 0 in the other case, or by 0."""
     nodes = [
         helper.make_node("ReduceMax", ["x"], ["most"], keepdims=0),
         helper.make_node("Cast", ["most"], ["positive"], to=TensorProto.BOOL),
         helper.make_node(
             "If", ["positive"], ["y"], name="guard",
-            then_branch=body("then", [helper.make_node("Div", ["x", "most"], ["t"])], [], ["t"]),
+            then_branch=body("then", [helper.make_node("Div", ["x", by], ["t"])], [], ["t"]),
             else_branch=body("orelse", [helper.make_node("Neg", ["x"], ["e"])], [], ["e"]),
         ),
     ]  # fmt: skip
-    return model(nodes, [info("x", [5], TensorProto.INT32)], ["y"])
+    return model(nodes, [info("x", [5], TensorProto.INT32)], ["y"], {"zero": np.int32(0)})
 
 
 def taken() -> onnx.ModelProto:
@@ -100,7 +100,24 @@ def taken() -> onnx.ModelProto:
     return model(nodes, [info("x", [5], TensorProto.INT64)], ["y"], {"size": np.int64(5)})
 
 
-@pytest.mark.parametrize(("make", "reason"), [(divided, "divides"), (taken, "indices")])
+def largest_first() -> onnx.ModelProto:
+    """Return a branch that sorts."""
+    nodes = [
+        helper.make_node("ReduceSum", ["x"], ["sum"], keepdims=0),
+        helper.make_node("Less", ["sum", "zero"], ["negative"]),
+        helper.make_node(
+            "If", ["negative"], ["y"], name="guard",
+            then_branch=body("then", [helper.make_node("TopK", ["x", "count"], ["t", "places"])], [], ["t"]),
+            else_branch=body("orelse", [helper.make_node("Neg", ["x"], ["e"])], [], ["e"]),
+        ),
+    ]  # fmt: skip
+    known = {"zero": np.int64(0), "count": np.int64([5])}
+    return model(nodes, [info("x", [5], TensorProto.INT64)], ["y"], known)
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"), [(divided, "divides"), (taken, "indices"), (largest_first, "sorts")]
+)
 def test_a_branch_that_may_fail_runs_alone(make: Any, reason: str) -> None:
     m = make()
     exe, texts = warned(m, cache=False)
@@ -128,6 +145,14 @@ def loop(condition: bool) -> onnx.ModelProto:
     node = helper.make_node("Loop", ["trips", "", "x"], ["y"], name="repeated", body=inside)
     known = {"trips": np.int64(200), "limit": np.float32(9)}
     return model([node], [info("x", [4])], ["y"], known)
+
+
+def test_a_branch_that_divides_by_a_constant_zero_runs_alone() -> None:
+    m = divided("zero")
+    exe, texts = warned(m, cache=False)
+    assert "guard" in texts[0] and "divides" in texts[0]
+    x = np.array([0, -4, -2, 0, 0], np.int32)
+    np.testing.assert_array_equal(np.asarray(exe(x)), -x)
 
 
 def test_loops_are_named_if_data_end_them() -> None:
