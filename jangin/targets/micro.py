@@ -95,9 +95,11 @@ CORTEX_M55 = Target(
     "cortex-m55", "thumbv8.1m.main-none-eabihf", "cortex-m55", "+mve.fp,+fp-armv8d16sp", (*HELIUM, *DSP),
     replace(SINGLE, vector_bytes=16, registers=VECTORS, widest=4, compares=False, half_vectors=False,
         masks=False, l3=256 << 10, products=(products.DOT1B,)),
-    outputs=("c",), c_compiler=_COMPILER, c_flags=("-mcpu=cortex-m55", *_FLAGS),
+    outputs=("c",), c_compiler=_COMPILER, c_flags=("-mcpu=cortex-m55", *_FLAGS, "-mslow-flash-data"),
 )  # fmt: skip
-"""Armv8.1-M with Helium (MVE): vectors of 16 bytes for integers and f32."""
+"""Armv8.1-M with Helium (MVE): vectors of 16 bytes for integers and f32. GCC 12 loads a vector constant
+beside the code by two instructions, of which it counts one. Branches over them may be too short then, so the
+flag puts constants elsewhere."""
 
 CORTEX_M0PLUS = Target(
     "cortex-m0plus", "thumbv6m-none-eabi", "cortex-m0plus", "", PORTABLE, PLAIN, outputs=("c",),

@@ -208,3 +208,15 @@ def test_floats_are_compared_in_every_lane(tmp_path: Path) -> None:
     x = random.standard_normal((3, 32)).astype(np.float32)
     there = tools.run(firmware, tools.BOARDS["cortex-m55"], x)
     np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
+
+
+def test_constants_are_loaded_by_one_instruction(tmp_path: Path) -> None:
+    """GCC 12 counts one instruction for two loads of a constant beside the code. The assembler refuses a
+    short branch over many of them."""
+    needs_tools("cortex-m55")
+    four = "typedef float f32x4 __attribute__((vector_size(16)));"
+    (tmp_path / "four.c").write_text(f"{four} f32x4 four(void) {{ return (f32x4){{101, 7, 103, 9}}; }}")
+    command = [CORTEX_M55.c_compiler, *compiler_flags(CORTEX_M55), "-S", "four.c"]
+    subprocess.run(command, check=True, cwd=tmp_path)
+    written = (tmp_path / "four.s").read_text()
+    assert len(re.findall(r"\bvldr", written)) == 1, written
