@@ -43,7 +43,7 @@ class Blocked:
         between = a[half:, :half] if lower else a[:half, half:]
         parts = (b[:half], b[half:]) if self.left else (b[:, :half], b[:, half:])
         corners = a[:half, :half], a[half:, half:]
-        forward = (lower != (self.options["transa"] == "T")) == self.left
+        forward = (lower != (self.options["transa"] != "N")) == self.left
         first, last = (0, 1) if forward else (1, 0)
         one = np.ones_like(alpha)
         self.solve(alpha, corners[first], parts[first])

@@ -299,11 +299,6 @@ def solved(k: Kernel) -> Tensor:
 PARTS, LEAST = 8, 256
 """Parts of a product with a symmetric matrix, which threads share, and the least columns of a part. Each has
 sums of its own."""
-
-
-PARTS, LEAST = 8, 256
-"""Parts of a product with a symmetric matrix, which threads share, and the least columns of a part. Each has
-sums of its own."""
 ABREAST = 4
 """Columns that are taken at once, so that sums are loaded and stored less often."""
 

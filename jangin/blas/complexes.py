@@ -163,8 +163,17 @@ class Products(Product):
 
 def gemm(k: Kernel) -> Tensor:
     """c := alpha op(a) op(b) + beta c."""
-    m, n = k.size("m"), k.size("n")
-    p = Products(k, "alpha a b beta", m, n, k.size("k"))
+    return _general(k, k.size("m"))
+
+
+def gemmtr(k: Kernel) -> Tensor:
+    """The triangle of c := alpha op(a) op(b) + beta c."""
+    return _general(k, k.size("n"), k.options["uplo"])
+
+
+def _general(k: Kernel, m: Expr, triangle: str = "") -> Tensor:
+    n = k.size("n")
+    p = Products(k, "alpha a b beta", m, n, k.size("k"), triangle)
     transa, transb = k.options["transa"], k.options["transb"]
     left = p.left("a", m, transa != "N", transa == "C")
     return p.result(Pair(left, p.right("b", n, transb == "N", transb == "C")))

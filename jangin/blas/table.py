@@ -177,11 +177,11 @@ _LIKE: Mapping[str, str] = {
 }  # fmt: skip
 """The complex routines that real ones have other names for."""
 _BODIES: Mapping[str, Callable[[Kernel], Tensor]] = {
-    "dot": vectors.complex_dot, "gemm": complexes.gemm, "symm": complexes.symm, "syrk": complexes.syrk,
-    "syr2k": complexes.syr2k, "trmm": complexes.trmm, "trsm": columns.solved_systems,
+    "dot": vectors.complex_dot, "gemm": complexes.gemm, "gemmtr": complexes.gemmtr, "symm": complexes.symm,
+    "syrk": complexes.syrk, "syr2k": complexes.syr2k, "trmm": complexes.trmm, "trsm": columns.solved_systems,
 }  # fmt: skip
 """The kernels of complex routines that differ from the real ones', by the real names."""
-_REAL_ONLY = {*_LIKE.values(), "axpby", "sdsdot", "dsdot", "rotm", "rotg", "rotmg", "gemmtr"} - {
+_REAL_ONLY = {*_LIKE.values(), "sdsdot", "dsdot", "rotm", "rotg", "rotmg"} - {
     "scal", "symm", "syrk", "syr2k",
 }  # fmt: skip
 """The real routines that no complex one shares its name with."""

@@ -57,7 +57,7 @@ def axpy(k: Kernel) -> Tensor:
 
 
 def axpby(k: Kernel) -> Tensor:
-    return _written(k, "alpha x beta", lambda alpha, x, beta, y: scaled(alpha, x) + scaled(beta, y))
+    return _written(k, "alpha x beta", lambda alpha, x, beta, y: scaled(alpha, x) + scaled(beta, y), k.parts)
 
 
 def scal(k: Kernel) -> Tensor:

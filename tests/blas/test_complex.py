@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,14 @@ import pytest
 from blas_cases import DTYPES, GUARD, arguments
 
 from jangin import blas
+from jangin.blas.blocked import SMALLEST
 from jangin.blas.calls import BlasError
 from jangin.blas.table import COMPLEX
 
 SIZES = ((7, 5, 3), (33, 65, 17), (1, 1, 1), (130, 71, 129), (250, 139, 300), (2100, 3, 2))
 """Rows, columns and terms. The last ones are more than a task has of each."""
+BEYOND_SCIPY = ("axpby", "gemmtr")
+"""Routines that SciPy lacks."""
 
 
 def near(found: Any, wanted: Any, letter: str, terms: int) -> None:
@@ -25,7 +29,7 @@ def near(found: Any, wanted: Any, letter: str, terms: int) -> None:
 
 
 @pytest.mark.sampled(8)
-@pytest.mark.parametrize("name", COMPLEX)
+@pytest.mark.parametrize("name", [n for n in COMPLEX if n not in BEYOND_SCIPY])
 @pytest.mark.parametrize("letter", "cz")
 def test_as_scipy(name: str, letter: str) -> None:
     """Every variant at every size and step in turn. Nothing is written but what SciPy writes."""
@@ -49,6 +53,53 @@ def test_as_scipy(name: str, letter: str) -> None:
         for operand, value in theirs.items():
             if isinstance(value, np.ndarray):
                 near(ours[operand], value, letter, 1)
+
+
+def applied(a: Any, trans: int) -> Any:
+    """Return a matrix as an option of SciPy takes it, in higher precision."""
+    a = a.astype(np.clongdouble)
+    return (a, a.T, a.conj().T)[trans]
+
+
+@pytest.mark.parametrize("trans", range(3))
+def test_large_systems_are_solved_for_every_option(trans: int) -> None:
+    """The triangle is larger than one that `blocked` halves."""
+    rng, n = np.random.default_rng(23), SMALLEST + 22
+    a = np.asfortranarray(rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n))) / n + np.eye(n)
+    for side, lower in itertools.product(range(2), range(2)):
+        b = rng.standard_normal((3, n) if side else (n, 3)) + 0.5j
+        found = blas.ztrsm(2j, a, b, side=side, lower=lower, trans_a=trans).astype(np.clongdouble)
+        triangle = applied(np.tril(a) if lower else np.triu(a), trans)
+        near(found @ triangle if side else triangle @ found, 2j * b, "z", n)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("options", [*itertools.product(range(2), range(3), range(3))])
+@pytest.mark.parametrize("letter", "cz")
+def test_a_triangle_of_a_product_is_near_long_sums(letter: str, options: tuple[int, int, int]) -> None:
+    lower, trans_a, trans_b = options
+    rng, n, k = np.random.default_rng(24), 77, 35
+    shapes = ((k, n) if trans_a else (n, k), (n, k) if trans_b else (k, n), (n, n))
+    a, b, c = ((rng.standard_normal(s) + 1j * rng.standard_normal(s)).astype(DTYPES[letter]) for s in shapes)
+    found = getattr(blas, f"{letter}gemmtr")(
+        1 - 2j, a, b, beta=0.5j, c=c, lower=lower, trans_a=trans_a, trans_b=trans_b
+    )
+    exact = (1 - 2j) * (applied(a, trans_a) @ applied(b, trans_b)) + 0.5j * c
+    inside = np.tril(np.ones((n, n), bool)) if lower else np.triu(np.ones((n, n), bool))
+    near(found[inside], exact[inside], letter, k)
+    np.testing.assert_array_equal(found[~inside], c[~inside])
+
+
+@pytest.mark.parametrize("letter", "cz")
+def test_sums_of_scaled_vectors(letter: str) -> None:
+    rng = np.random.default_rng(25)
+    x, y = ((rng.standard_normal(50) + 1j * rng.standard_normal(50)).astype(DTYPES[letter]) for _ in "xy")
+    before, routine = y.copy(), getattr(blas, f"{letter}axpby")
+    found = routine(x, y, n=17, alpha=2j, beta=1 - 1j, offx=1, incx=-2, offy=2, incy=1)
+    near(found[2:19], 2j * x[33:0:-2] + (1 - 1j) * before[2:19], letter, 1)
+    np.testing.assert_array_equal(np.delete(found, range(2, 19)), np.delete(before, range(2, 19)))
+    bad = np.full(3, complex(np.nan, np.nan), DTYPES[letter])
+    assert (routine(x[:3], bad, alpha=1.0, beta=0.0) == x[:3]).all()
 
 
 @pytest.mark.parametrize("letter", "cz")
