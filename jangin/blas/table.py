@@ -177,7 +177,7 @@ _LIKE: Mapping[str, str] = {
 }  # fmt: skip
 """The complex routines that real ones have other names for."""
 _BODIES: Mapping[str, Callable[[Kernel], Tensor]] = {
-    "dot": vectors.complex_dot, "gemm": complexes.gemm, "gemmtr": complexes.gemmtr, "symm": complexes.symm,
+    "gemm": complexes.gemm, "gemmtr": complexes.gemmtr, "symm": complexes.symm,
     "syrk": complexes.syrk, "syr2k": complexes.syr2k, "trmm": complexes.trmm, "trsm": columns.solved_systems,
 }  # fmt: skip
 """The kernels of complex routines that differ from the real ones', by the real names."""

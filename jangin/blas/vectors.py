@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from jangin.blas.columns import SUMS, ZERO, Totals, Vector, each, factor, operand, summed, total_of
 from jangin.blas.kernel import Kernel
-from jangin.blas.numbers import Value, at, scaled
+from jangin.blas.numbers import Value, conjugate, element, scaled
 from jangin.ir.dtype import BOOL, F32, F64, I64, DType
 from jangin.ir.expr import (
     Buffer,
@@ -73,31 +73,31 @@ def swap(k: Kernel) -> tuple[Tensor, Tensor]:
     return k["y"], k["x"]
 
 
-def _total(k: Kernel, names: str, dtype: DType, term: Callable[..., Expr]) -> Tensor:
-    """Return the sum of `term(*operands, i)` over all elements or parts. Each task has a sum of its own."""
+def _total(k: Kernel, names: str, dtype: DType, term: Callable[..., Value], parts: int = 1) -> Tensor:
+    """Return the sum of `term(*operands, i)` over all elements, which have so many parts. A complex vector
+    with 1 as `parts` is one of its parts. Each task has a sum of its own."""
     operands = [Buffer(f"x{n}", k.dtype, k[name].shape) for n, name in enumerate(names.split())]
-    task, totals, n = Var("task"), Totals(dtype, 1), k.size("n") * k.parts
+    task, totals, n = Var("task"), Totals(dtype, parts), k.size("n") * (k.parts // parts)
     tasks, begin = (n + TASK - 1) // TASK, task * TASK
+    out = Vector(Buffer("out", dtype, (tasks * parts,)), parts)
     sums = summed("s", totals, lambda _, i: term(*operands, i), begin, minimum(const(TASK), n - begin), SUMS)
-    body = totals.within(sums, Store(Buffer("out", dtype, (tasks,)), (task,), totals[0]))
+    body = totals.within(sums, out.store(task, totals[0]))
     read = [k[name] for name in names.split()]
-    partial = k.b.loop_nest(read, For(task, tasks, body, "parallel"), dtype, (tasks,))
-    return k.b.reduction(dtype, (), [tasks], "sum", [partial], lambda bufs, _, at: bufs[0][(at[0],)])
+    partial = k.b.loop_nest(read, For(task, tasks, body, "parallel"), dtype, out.buffer.shape)
+
+    def part(bufs: list[Buffer], place: tuple[Expr, ...], at: tuple[Expr, ...]) -> Expr:
+        return bufs[0][(at[0] * parts + place[0] if place else at[0],)]
+
+    return k.b.reduction(dtype, (const(2),) if parts == 2 else (), [tasks], "sum", [partial], part)
 
 
 def dot(k: Kernel) -> Tensor:
-    return _total(k, "x y", k.dtype, lambda x, y, i: Load(x, (i,)) * Load(y, (i,)))
+    """The sum of products, with the first factors conjugate for `dotc`."""
 
+    def term(x: Buffer, y: Buffer, i: Expr) -> Value:
+        return conjugate(element(k.parts, x, i), k.routine.name == "dotc") * element(k.parts, y, i)
 
-def complex_dot(k: Kernel) -> Tensor:
-    """The sum of products, with the first factors conjugate for `dotc`. Each part is a sum of its own."""
-    is_conjugate = k.routine.name == "dotc"
-
-    def term(bufs: list[Buffer], place: tuple[Expr, ...], i: tuple[Expr, ...]) -> Expr:
-        product = at(bufs[0], i[0]).conjugate(is_conjugate) * at(bufs[1], i[0])
-        return select(eq(place[0], 0), product.re, product.im)
-
-    return k.b.reduction(k.dtype, (const(2),), [k.size("n")], "sum", [k["x"], k["y"]], term)
+    return _total(k, "x y", k.dtype, term, k.parts)
 
 
 def asum(k: Kernel) -> Tensor:

@@ -13,6 +13,7 @@ from jangin import blas
 from jangin.blas.blocked import SMALLEST
 from jangin.blas.calls import BlasError
 from jangin.blas.table import COMPLEX
+from jangin.blas.vectors import TASK
 
 SIZES = ((7, 5, 3), (33, 65, 17), (1, 1, 1), (130, 71, 129), (250, 139, 300), (2100, 3, 2))
 """Rows, columns and terms. The last ones are more than a task has of each."""
@@ -115,6 +116,16 @@ def test_results_are_near_long_sums(letter: str) -> None:
     near(getattr(blas, f"{letter}gemv")(1.0, a, b[:, 0]), exact[:, 0], letter, 35)
     near(getattr(blas, f"{letter}gemv")(1.0, a, a[:, 1], trans=2), a.conj().T @ a[:, 1], letter, 67)
     near(getattr(blas, f"{letter}dotc")(a[:, 0], a[:, 1]), np.vdot(a[:, 0], a[:, 1]), letter, 67)
+
+
+@pytest.mark.parametrize("letter", "cz")
+def test_sums_of_several_tasks_are_near_long_sums(letter: str) -> None:
+    rng, n = np.random.default_rng(26), 2 * TASK + 7
+    x, y = ((rng.standard_normal(n) + 1j * rng.standard_normal(n)).astype(DTYPES[letter]) for _ in "xy")
+    long_x, long_y = (v.astype(np.clongdouble) for v in (x, y))
+    # The terms' signs differ, so that rounding errors add up like the root of their number.
+    near(getattr(blas, f"{letter}dotu")(x, y), (long_x * long_y).sum(), letter, 40)
+    near(getattr(blas, f"{letter}dotc")(x, y), (long_x.conj() * long_y).sum(), letter, 40)
 
 
 def test_c_is_written_within_a_larger_matrix() -> None:
