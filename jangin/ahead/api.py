@@ -52,6 +52,15 @@ class Api:
         self._tables()
         self._about()
 
+    def write_runs(self) -> None:
+        """Write only the functions that a run needs: `run` and `arena_bytes`."""
+        self._begin()
+        for number, part in enumerate(self.model.parts):
+            self._check(number, part)
+            self._arena(number, part)
+            self._run(number, part)
+        self._run_entries()
+
     def _begin(self) -> None:
         for name in self.model.kernels:
             self.w.declare(signature(KERNEL, name))
@@ -276,10 +285,7 @@ class Api:
 
     def _entries(self) -> None:
         w, inputs = self.w, len(self.model.inputs)
-        self._run_entry()
-        with w.define(self.functions["arena_bytes"]) as params:
-            self._refuse_threads(params["threads"])
-            self._by_part(self.arena_of, params["sizes"], *params.values(), more=ALIGN - 1)
+        self._run_entries()
         for kind, first, count in (("input", 0, inputs), ("output", inputs, len(self.model.outputs))):
             for what, of in (("shape", self.shape_of), ("bytes", self.bytes_of)):
                 with w.define(self.functions[f"{kind}_{what}"]) as params:
@@ -287,6 +293,13 @@ class Api:
                     index = w.arithmetic("add", w.convert("i64", params["index"]), i64(first))
                     others = [v for n, v in params.items() if n != "index"]
                     self._by_part(of, params["sizes"], w.convert("i32", index), *others)
+
+    def _run_entries(self) -> None:
+        w = self.w
+        self._run_entry()
+        with w.define(self.functions["arena_bytes"]) as params:
+            self._refuse_threads(params["threads"])
+            self._by_part(self.arena_of, params["sizes"], *params.values(), more=ALIGN - 1)
 
     def _run_entry(self) -> None:
         w = self.w

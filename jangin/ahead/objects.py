@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from jangin.ahead import wasm
+from jangin.ahead.api import Api
 from jangin.ahead.declarations import PARALLEL, signatures
 from jangin.ahead.elf import code_bytes, with_bytes
 from jangin.ahead.interface import write_api
@@ -18,17 +19,30 @@ from jangin.targets.systems import system_of
 
 def model_object(model: Model) -> tuple[bytes, int]:
     """Compile the model to one object file. Return its bytes, and the number of bytes of code in it."""
-    target, p = model.target, model.prefix
-    writer = LlvmFunctions(p, target)
+    writer = LlvmFunctions(model.prefix, model.target)
     write_api(model, writer)
+    object_file = _compiled(model, writer)
+    code = _code_bytes(object_file, model)
+    if not model.beside:
+        object_file = with_bytes(object_file, f"{model.prefix}_weights", model.weights.chunks())
+    return object_file, code
+
+
+def kernel_object(model: Model) -> bytes:
+    """Compile a model without weights to an object file that has only its functions `run` and
+    `arena_bytes`."""
+    writer = LlvmFunctions(model.prefix, model.target)
+    Api(model, writer).write_runs()
+    return _compiled(model, writer)
+
+
+def _compiled(model: Model, writer: LlvmFunctions) -> bytes:
+    """Compile the functions that were written for a model, and its kernels, to one object file."""
+    target, p = model.target, model.prefix
     texts = [(p, writer.text())]
     texts += [(func.name, emit_kernel(func, target, name)) for name, func in model.kernels.items()]
     parallel = PARALLEL.replace("{p}", p).split("(")[0].split()[-1]
-    object_file = compile_modules(texts, target, {*(s.name for s, _ in signatures(model).values()), parallel})
-    code = _code_bytes(object_file, model)
-    if not model.beside:
-        object_file = with_bytes(object_file, f"{p}_weights", model.weights.chunks())
-    return object_file, code
+    return compile_modules(texts, target, {*(s.name for s, _ in signatures(model).values()), parallel})
 
 
 def _code_bytes(made: bytes, model: Model) -> int:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from jangin.ahead.header import header as model_header
 from jangin.ahead.link import LinkError, linker
 from jangin.ahead.model import Model
-from jangin.ahead.objects import model_object
+from jangin.ahead.objects import kernel_object
 from jangin.ahead.output import Content, write_files
 from jangin.ahead.source import model_source
 from jangin.blas.calls import all_routines
@@ -19,6 +21,7 @@ from jangin.blas.kernel import Kernel
 from jangin.blas.routine import Routine
 from jangin.compiler.pipeline import lowered_plan
 from jangin.options import Options
+from jangin.runtime.threads import default_threads
 from jangin.targets import Target
 from jangin.targets.systems import system_of
 
@@ -60,35 +63,60 @@ def emit(
     if made_of not in options.target.outputs or (kind == "shared" and not system_of(options.target).elf):
         raise ValueError(f"no {kind!r} is made of BLAS for {options.target.name}")
     options = options.but(target=options.target.of_c if kind == "c" else options.target.emitted)
-    compiled, models = [], []
-    for n, (letter, routine) in enumerate(asked):
-        if progress is not None:
-            progress(n, len(asked), routine.named(letter))
-        variants = [*_models(letter, routine, options)]
-        models += variants
-        inputs = tuple(t.name for t in variants[0].inputs)
-        prefixes = tuple(m.prefix for m in variants)
-        compiled.append(Compiled(routine, letter, prefixes, inputs, variants[0].symbols))
-    files: dict[str, Content] = {"jangin_blas.h": [header(compiled).encode()]}
-    text = source(compiled)
+    compiled: list[Compiled] = []
+    models = _models(asked, options, compiled, progress)
+    files: dict[str, Content] = {}
     if kind == "c":
-        files["jangin_blas.c"] = [text.encode()]
         for m in models:
             files[f"{m.prefix}.c"] = [model_source(m).encode()]
             files[f"{m.prefix}.h"] = [model_header(m).encode()]
+        files["jangin_blas.c"] = [source(compiled).encode()]
     else:
-        objects = [model_object(m)[0] for m in models]
-        files["libjangin_blas.so"] = [_linked(objects, text, header(compiled), options.target)]
+        objects = [*_objects(models)]
+        if progress is not None:
+            progress(len(asked), len(asked), "interfaces")
+        text, head = source(compiled), header(compiled)
+        files["libjangin_blas.so"] = [_linked(objects, text, head, options.target)]
+    files["jangin_blas.h"] = [header(compiled).encode()]
     write_files(folder, files, force=force)
     return sorted(files)
 
 
-def _models(letter: str, routine: Routine, options: Options) -> Iterator[Model]:
+def _models(
+    asked: Sequence[tuple[str, Routine]],
+    options: Options,
+    compiled: list[Compiled],
+    progress: Progress | None,
+) -> Iterator[Model]:
+    """Yield the kernels of all routines. Each routine is added to `compiled` with its kernels' names."""
+    for n, (letter, routine) in enumerate(asked):
+        if progress is not None:
+            progress(n, len(asked), routine.named(letter))
+        models = [*_variants(letter, routine, options)]
+        inputs, symbols = tuple(t.name for t in models[0].inputs), models[0].symbols
+        compiled.append(Compiled(routine, letter, tuple(m.prefix for m in models), inputs, symbols))
+        yield from models
+
+
+def _variants(letter: str, routine: Routine, options: Options) -> Iterator[Model]:
     """Yield the compiled kernel of each variant."""
     for variant in routine.variants():
         name = "_".join(filter(None, ("jangin", routine.named(letter), "".join(variant.values()).lower())))
         plan = lowered_plan(Kernel(routine, letter, variant, options.target.machine).graph(), options)
         yield Model.of(name, name, options.target, [(plan, {})], beside=False)
+
+
+def _objects(models: Iterable[Model]) -> Iterator[bytes]:
+    """Yield the object file of each kernel. Threads make machine code while later kernels are described."""
+    threads = default_threads()
+    running: deque[Future[bytes]] = deque()
+    with ThreadPoolExecutor(threads) as pool:
+        for model in models:
+            running.append(pool.submit(kernel_object, model))
+            if len(running) > 2 * threads:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
 
 
 def _linked(objects: Sequence[bytes], text: str, head: str, target: Target) -> bytes:
