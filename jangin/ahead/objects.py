@@ -29,11 +29,11 @@ def model_object(model: Model) -> tuple[bytes, int]:
 
 
 def kernel_object(model: Model) -> bytes:
-    """Compile a model without weights to an object file that has only its functions `run` and
-    `arena_bytes`."""
+    """Compile a model to an object file that has only its functions `run` and `arena_bytes`, and its
+    weights."""
     writer = LlvmFunctions(model.prefix, model.target)
     Api(model, writer).write_runs()
-    return _compiled(model, writer)
+    return with_bytes(_compiled(model, writer), f"{model.prefix}_weights", model.weights.chunks())
 
 
 def _compiled(model: Model, writer: LlvmFunctions) -> bytes:
