@@ -17,9 +17,10 @@ from test_cuda_compile import _able
 from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import source
 from jangin.ir.products import DOT1BF, DOT1H, DOT1T
-from jangin.targets import resolve
+from jangin.targets import Target, resolve
 from jangin.templates.choose import choose
 from jangin.templates.gpu.table import TEMPLATES
+from jangin.templates.scheduled import Scheduled
 
 LEAST, OF_WINDOWS = 0.70, 0.55
 """The share of float32 multiply-adds in the loop over panels. The others load operands, copy panels and
@@ -96,12 +97,19 @@ def test_products_of_matrices_fill_the_hottest_loop(target: str, tmp_path: Path)
         ("weights", small_matmul(DOT1H, 4096, 4096, 4096), ["w"]),
     ):
         made = choose(workload(built, constants=constants, target=on), templates=TEMPLATES)
-        assert made.template == "warps", name
-        compiled = nvrtc.for_architecture(on.cpu).compiled(source(made.func, on), on.cpu)
-        assert (compiled.usage.spilled, compiled.usage.stack) == (0, 0), (name, compiled.usage)
-        loop = hottest(compiled.cubin, tmp_path, "HMMA")
-        assert of_kind(loop, "HMMA") >= MATRICES * loop.total(), (name, made.label, loop)
-        check_copies(loop)
+        check_loop(name, made, on, tmp_path, MATRICES)
+
+
+def check_loop(name: str, made: Scheduled, on: Target, folder: Path, least: float) -> Counter[str]:
+    """Return the instructions of a kernel's hottest loop. Check that at least this share of them multiplies
+    matrices, and that nothing is spilled."""
+    assert made.template == "warps", name
+    compiled = nvrtc.for_architecture(on.cpu).compiled(source(made.func, on), on.cpu)
+    assert (compiled.usage.spilled, compiled.usage.stack) == (0, 0), (name, compiled.usage)
+    loop = hottest(compiled.cubin, folder, "HMMA")
+    assert of_kind(loop, "HMMA") >= least * loop.total(), (name, made.label, loop)
+    check_copies(loop)
+    return loop
 
 
 def check_copies(loop: Counter[str]) -> None:
@@ -134,12 +142,7 @@ def test_convolutions_fill_the_hottest_loop_with_matrices(target: str, tmp_path:
         ("first", small_conv(DOT1BF, (224, 224), 8, 64, 7, 2, batch=64), ODD),
     ):
         made = choose(workload(built, constants=["w"], target=on), templates=TEMPLATES)
-        assert made.template == "warps", name
-        compiled = nvrtc.for_architecture(on.cpu).compiled(source(made.func, on), on.cpu)
-        assert (compiled.usage.spilled, compiled.usage.stack) == (0, 0), (name, compiled.usage)
-        loop = hottest(compiled.cubin, tmp_path, "HMMA")
-        assert of_kind(loop, "HMMA") >= least * loop.total(), (name, made.label, loop)
-        check_copies(loop)
+        check_loop(name, made, on, tmp_path, least)
 
 
 @pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])
@@ -153,12 +156,7 @@ def test_products_of_tf32_are_rounded_when_they_are_copied(target: str, tmp_path
         ("padded", small_conv(DOT1T, (28, 28), 128, 128, 3, batch=64), ["w"], BOTH, 1),
     ):
         made = choose(workload(built, constants=constants, target=on), templates=TEMPLATES)
-        assert made.template == "warps", name
-        compiled = nvrtc.for_architecture(on.cpu).compiled(source(made.func, on), on.cpu)
-        assert (compiled.usage.spilled, compiled.usage.stack) == (0, 0), (name, compiled.usage)
-        loop = hottest(compiled.cubin, tmp_path, "HMMA")
-        assert of_kind(loop, "HMMA") >= least * loop.total(), (name, made.label, loop)
-        check_copies(loop)
+        loop = check_loop(name, made, on, tmp_path, least)
         q = made.params
         rows, columns = q["wm"] * q["tm"] * 16, q["wn"] * q["tn"] * 8
         items = 32 * q["wm"] * q["wn"]
