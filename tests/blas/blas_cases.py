@@ -23,11 +23,21 @@ def value(text: str, sizes: Mapping[str, int]) -> int:
     return sum(int(p) if p.isdigit() else sizes[p] for p in text.split("+"))
 
 
+def diagonal(routine: Routine, uplo: str, sizes: Mapping[str, int]) -> Any:
+    """Return where the diagonal of a band or of a packed triangle lies."""
+    n, row = sizes["n"], np.arange(sizes["n"])
+    if routine.name == "tbsv":
+        return sizes["k"] if uplo == "U" else 0
+    return row * (row + 3) // 2 if uplo == "U" else row * n - row * (row - 1) // 2
+
+
 def arguments(
     routine: Routine, letter: str, options: Mapping[str, str], sizes: Mapping[str, int], step: int, seed: int
 ) -> Iterator[tuple[str, Any]]:
     """Yield the arguments of a SciPy-like call by name. Vectors have the stride `step`, and begin behind two
-    guard elements."""
+    guard elements.
+
+    Triangles of systems have small numbers beside the diagonal, so that results don't overflow."""
     rng = np.random.default_rng(seed)
     dtype = DTYPES[letter]
     is_complex = letter in "cz"
@@ -51,10 +61,13 @@ def arguments(
                     yield f"inc{name}", step
             else:
                 whole = np.asfortranarray(drawn(*extents)).astype(dtype)
-            if len(extents) == 2 and extents[0] == extents[1]:
+            if option in ("a", "ap") and routine.name in ("tbsv", "tpsv"):
+                whole /= sizes["n"] ** 0.5
+                whole[diagonal(routine, options["uplo"], sizes)] += 4
+            elif option == "a" and routine.name in ("trsm", "trsv") and options["diag"] == "U":
+                whole /= extents[0] ** 0.5
+            elif len(extents) == 2 and extents[0] == extents[1]:
                 whole[np.diag_indices(extents[0])] += extents[0]
-            if option == "a" and routine.name[:2] in ("tb", "tp"):
-                whole += 4
             yield name, whole
         elif option in options:
             yield name, PLACES[option].index(options[option])
