@@ -75,7 +75,7 @@ def test_an_engine_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.Mon
         (("--precision", "float32,int3"), "--precision 'int3' is unknown: there are float32"),
         (("--baseline", "caffe"), "--baseline 'caffe' is none of the engines"),
         (("--data", "/nowhere"), "no such file"),
-        (("--devices", "opencl:0,gpu"), "unknown target 'gpu'"),
+        (("--devices", "cpu,gpu"), "unknown target 'gpu'"),
         (("--engines", "tuned"), "the engine tuned needs the time to tune in: give --tune 60s"),
         (("--tune", "soon"), "write 60s or 2m"),
         (("--products", "64-128"), "--products '64-128' is not understood: write 64..4096"),
