@@ -1,5 +1,5 @@
-"""Time `jangin.blas` beside SciPy's library (OpenBLAS), and products beside PyTorch's too, call by call in
-turns.
+"""Time `jangin.blas` beside SciPy's library (OpenBLAS), and products beside PyTorch's too, in turns. Each
+library has a process of its own.
 
     python benchmarks/blas.py --threads 1 2 --write
     python benchmarks/blas.py --threads 1 --only gemm --seconds 0.5
@@ -14,10 +14,13 @@ the next one with the same file of figures goes on.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import json
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +54,11 @@ VECTOR = 1 << 22
 MATRIX = 2048
 FOREIGN = 0.2
 """The most of a core that other processes may take while a case is measured. The system counts in ticks."""
+
+TURNS = 4
+"""The turns of each library in a case."""
+PAUSE = 0.02
+"""Seconds before a turn. Threads of OpenBLAS and OpenMP wait busily for some milliseconds after a call."""
 
 Call = Callable[[Any], Callable[[], object]]
 """Binds a call to a library."""
@@ -135,10 +143,8 @@ def memory_speed(threads: int) -> float:
     return max(speeds)
 
 
-def torchs(letter: str, case: Case) -> Callable[[], object] | None:
-    """Return PyTorch's product of a case's sizes, or None for another routine or without PyTorch."""
-    if not case[0].startswith("gemm") or importlib.util.find_spec("torch") is None:
-        return None
+def product_of_torch(letter: str, case: Case) -> Callable[[], object]:
+    """Return PyTorch's product of a case's sizes."""
     import torch
 
     m, n, k = map(int, case[0].split()[1:])
@@ -148,18 +154,91 @@ def torchs(letter: str, case: Case) -> Callable[[], object] | None:
     return lambda: torch.mm(a, b)
 
 
-def measured(calls: Mapping[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Return the median seconds of a call of each library. The libraries take turns."""
-    for call in calls.values():
-        call()
-    taken: dict[str, list[float]] = {name: [] for name in calls}
-    end = time.perf_counter() + seconds
-    while not taken["jangin"] or time.perf_counter() < end:
-        for name, call in calls.items():
-            start = time.perf_counter()
+def call_of(library: str, letter: str, case: Case) -> Callable[[], object]:
+    """Return a call of a library."""
+    if library == "torch":
+        return product_of_torch(letter, case)
+    return case[2]()(blas if library == "jangin" else peer)
+
+
+def worker(library: str, threads: int) -> None:
+    """Answer each line of the standard input, {"letter": L, "case": NAME, "seconds": S}, with the seconds of
+    each call. A library's own threads then never wait beside those of another one."""
+    if library == "jangin":
+        blas.set_threads(threads)
+    elif library == "torch":
+        import torch
+
+        torch.set_num_threads(threads)
+    known: tuple[str, str] | None = None
+    with threadpool_limits(threads):
+        for asked in map(json.loads, sys.stdin):
+            letter, name = asked["letter"], asked["case"]
+            if known != (letter, name):
+                known, case = (letter, name), next(c for c in cases(letter) if c[0] == name)
+                call = call_of(library, letter, case)
             call()
-            taken[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in taken.items()}
+            taken, end = [], time.perf_counter() + asked["seconds"]
+            while not taken or time.perf_counter() < end:
+                start = time.perf_counter()
+                call()
+                taken.append(time.perf_counter() - start)
+            print(json.dumps(taken), flush=True)
+
+
+class Library:
+    """A library in a process of its own."""
+
+    def __init__(self, name: str, threads: int) -> None:
+        command = [sys.executable, __file__, "--worker", name, "--threads", str(threads)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def seconds(self, letter: str, name: str, seconds: float) -> list[float]:
+        """Return the seconds of each call during a turn."""
+        assert self.process.stdin and self.process.stdout
+        print(
+            json.dumps({"letter": letter, "case": name, "seconds": seconds}),
+            file=self.process.stdin,
+            flush=True,
+        )
+        answer: list[float] = json.loads(self.process.stdout.readline())
+        return answer
+
+
+@contextlib.contextmanager
+def started(threads: int) -> Iterator[dict[str, Library]]:
+    """Yield the libraries that are here, each in its process."""
+    names = ["jangin", "openblas", *["torch"] * (importlib.util.find_spec("torch") is not None)]
+    libraries = {name: Library(name, threads) for name in names}
+    try:
+        yield libraries
+    finally:
+        for library in libraries.values():
+            with library.process as process:
+                assert process.stdin
+                process.stdin.close()
+
+
+def measured(
+    libraries: Mapping[str, Library], letter: str, name: str, seconds: float
+) -> tuple[dict[str, float], bool]:
+    """Return the median seconds of a call of each library, and whether other processes took a part of the
+    cores meanwhile. The libraries take turns. A library's threads sleep before the next one's turn."""
+    taken: dict[str, list[float]] = {library: [] for library in libraries}
+    own = [os.getpid(), *(library.process.pid for library in libraries.values())]
+
+    def foreign() -> float:
+        return busy_seconds() - sum(map(busy_seconds, own))
+
+    for library in libraries.values():
+        library.seconds(letter, name, 0)
+    before, start = foreign(), time.perf_counter()
+    for turn in range(TURNS):
+        for each, library in [*libraries.items()][:: 1 if turn % 2 else -1]:
+            time.sleep(PAUSE)
+            taken[each] += library.seconds(letter, name, seconds / TURNS)
+    is_crowded = foreign() - before > FOREIGN * (time.perf_counter() - start)
+    return {library: statistics.median(times) for library, times in taken.items()}, is_crowded
 
 
 def share(row: Mapping[str, float]) -> float:
@@ -167,19 +246,17 @@ def share(row: Mapping[str, float]) -> float:
     return row["jangin"] / max(row[name] for name in ("openblas", "torch") if name in row)
 
 
-def timed(letter: str, case: Case, threads: int, seconds: float) -> dict[str, float] | None:
+def timed(
+    libraries: Mapping[str, Library], letter: str, case: Case, threads: int, seconds: float
+) -> dict[str, float] | None:
     """Return the figures of a case, and the speed of memory beside one that it bounds. Return None if other
     processes took a part of the cores meanwhile."""
-    name, work, make = case
-    bind = make()
-    calls = {"jangin": bind(blas), "openblas": bind(peer)}
-    if (other := torchs(letter, case)) is not None:
-        calls["torch"] = other
-    before, start = busy_seconds() - busy_seconds(os.getpid()), time.perf_counter()
-    row = {library: round(work / t / 1e9, 2) for library, t in measured(calls, seconds).items()}
-    foreign = busy_seconds() - busy_seconds(os.getpid()) - before
-    if foreign > FOREIGN * (time.perf_counter() - start):
+    name, work, _ = case
+    used = {n: each for n, each in libraries.items() if n != "torch" or name.startswith("gemm")}
+    medians, is_crowded = measured(used, letter, name, seconds)
+    if is_crowded:
         return None
+    row = {library: round(work / t / 1e9, 2) for library, t in medians.items()}
     if is_of_memory(letter + name):
         row["memory"] = round(memory_speed(threads), 2)
     return row
@@ -196,36 +273,31 @@ def main() -> None:
         "--progress", type=Path, help="a file with the figures so far, which aren't measured again"
     )
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.worker:
+        worker(asked.worker, *asked.threads)
+        return
     end = time.perf_counter() + asked.window
     known = asked.progress is not None and asked.progress.is_file()
     rows: dict[str, dict[str, float]] = json.loads(asked.progress.read_text()) if known else {}
     for threads in asked.threads:
-        blas.set_threads(threads)
-        if importlib.util.find_spec("torch") is not None:
-            import torch
-
-            torch.set_num_threads(threads)
-        with threadpool_limits(threads):
-            for letter in asked.types:
-                for case in cases(letter):
-                    key = f"{letter}{case[0]}, {threads}"
-                    if key in rows or not case[0].startswith(asked.only):
-                        continue
-                    if time.perf_counter() > end:
-                        print("the window is over: call again for the rest")
-                        return
-                    row = timed(letter, case, threads, asked.seconds)
-                    if row is None:
-                        print(
-                            f"{key}: other processes took a part of the cores, so it isn't counted",
-                            flush=True,
-                        )
-                        continue
-                    rows[key] = row
-                    print(f"{key:26} {share(row):5.2f} of the best ", row, flush=True)
-                    if asked.progress is not None:
-                        asked.progress.write_text(json.dumps(rows))
+        with started(threads) as libraries:
+            for letter, case in [(t, case) for t in asked.types for case in cases(t)]:
+                key = f"{letter}{case[0]}, {threads}"
+                if key in rows or not case[0].startswith(asked.only):
+                    continue
+                if time.perf_counter() > end:
+                    print("the window is over: call again for the rest")
+                    return
+                row = timed(libraries, letter, case, threads, asked.seconds)
+                if row is None:
+                    print(f"{key}: other processes took a part of the cores: not counted", flush=True)
+                    continue
+                rows[key] = row
+                print(f"{key:26} {share(row):5.2f} of the best ", row, flush=True)
+                if asked.progress is not None:
+                    asked.progress.write_text(json.dumps(rows))
     if asked.write:
         store(rows)
 
