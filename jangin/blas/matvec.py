@@ -82,5 +82,9 @@ def _by_columns(k: Kernel) -> Tensor:
         return totals.within(If(is_some(alpha), sums), *stores)
 
     first, abreast = task * ABREAST, ABREAST
-    body = If(first + abreast <= n, some(first, abreast), For(rest, n - first, some(first + rest, 1)))
+    body = If(
+        first + abreast <= n,
+        some(first, abreast),
+        For(rest, minimum(n - first, abreast - 1), some(first + rest, 1)),
+    )
     return k.nest("alpha a x beta y", For(task, (n + abreast - 1) // abreast, body, "parallel"), "y")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from jangin.ir.expr import Binary, Const, Expr
-from jangin.ir.loop import For, Func, If, Stmt, Store, sub_statements, task_loops
-from jangin.ir.traversal import loads
+from jangin.ir.expr import Const
+from jangin.ir.loop import Func, task_loops
 from jangin.templates import (
     attention,
     contraction,
@@ -21,6 +20,7 @@ from jangin.templates import (
     winograd,
 )  # fmt: skip
 from jangin.templates.gpu import nests
+from jangin.templates.nest_work import operations
 from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Candidate, Template, Workload
 
@@ -89,8 +89,6 @@ def _ranked(fitting: Mapping[str, Template]) -> list[tuple[Candidate, float]]:
 NEST_COST = 2000.0
 """Least cost of a nest's task, in vector operations. Most nests (a sort, a scan) have loops over unknown
 sizes or conditions."""
-LANES = 8
-"""Iterations of a vector loop that count as one operation of a nest."""
 
 
 def opaque(func: Func, workload: Workload) -> Scheduled:
@@ -106,24 +104,9 @@ def opaque(func: Func, workload: Workload) -> Scheduled:
         return winograd.schedule(func, workload)
     nest = Recorder(func).finish("nest", {}, NEST_COST)
     loop = task_loops(nest.func.body)[1]
-    return nest if loop is None else replace(nest, cost=max(NEST_COST, _operations(loop.body)))
-
-
-def _operations(s: Stmt) -> float:
-    """Return the number of stores and of their loads from memory, times the extents of loops. An extent that
-    is unknown counts as its constant bound, or as 1 if it has none. The larger branch of a condition counts,
-    and vector loops count by vectors."""
-    if isinstance(s, Store):
-        return 1.0 + sum(1.0 for n in loads(s.value) if n.buffer.memory != "register")
-    inside = [_operations(sub) for sub in sub_statements(s)]
-    if isinstance(s, If):
-        return max(inside)
-    if isinstance(s, For):
-        return sum(inside) * _most(s.extent) / (LANES if s.kind == "vector" else 1)
-    return sum(inside)
-
-
-def _most(extent: Expr) -> int:
-    """Return a loop's extent, or its bound if it is the smaller of a number and a constant, or 1."""
-    bounds = (extent.a, extent.b) if isinstance(extent, Binary) and extent.op == "min" else (extent,)
-    return next((int(e.value) for e in bounds if isinstance(e, Const)), 1)
+    if loop is None:
+        return nest
+    work = operations(loop, dict(nest.func.symbols))
+    if isinstance(work, Const):
+        return replace(nest, cost=max(NEST_COST, float(work.value)))
+    return replace(nest, work=work)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jangin.ir.dtype import F32
-from jangin.ir.expr import Const, Expr, Var, const, select
+from jangin.ir.expr import Const, Expr, Var, const, maximum, minimum, select
 from jangin.ir.plan import ZERO
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import substitute
@@ -28,6 +28,10 @@ def grain_of(kernel: Scheduled, held: int, target: Target) -> Expr:
     computes all of its rows (`mr`), however few there are. The `held` bytes of the model's constants decide
     from which cache the bytes come."""
     grain = max(1, round(GRAIN_OPS / max(kernel.cost, 1.0)))
+    if kernel.work is not None:
+        return simplify(
+            minimum(const(int(GRAIN_OPS)) // maximum(kernel.work, 1) + 1, grain), dict(kernel.func.symbols)
+        )
     if isinstance(tasks := kernel.tasks, Const):
         alone = int(tasks.value) <= grain or _small(kernel, held, target)
         return ZERO if alone else const(grain)

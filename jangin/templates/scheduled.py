@@ -68,6 +68,7 @@ class Scheduled:
     - `packings`: the parameters that are read in another layout.
     - `cost`: estimated vector operations of one task. The number of tasks that a thread takes at once depends
       on it.
+    - `work`: these operations for the sizes of a run, if they depend on sizes and are known.
     - `flops`, `bytes`: the work and data of the whole kernel (see `Launch`).
     - `call`: a library call that replaces `func`.
     - `function`: the exported name of its code, if it isn't the name of `func`.
@@ -81,6 +82,7 @@ class Scheduled:
     packings: Mapping[str, Packing] = field(default_factory=dict)
     params: Params = field(default_factory=dict)
     cost: float = 0.0
+    work: Expr | None = None
     flops: Expr = ZERO
     bytes: Expr = ZERO
     call: LibraryCall | None = None
