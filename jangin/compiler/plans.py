@@ -121,7 +121,8 @@ def _arguments(
         packing: Packing | None = kernel.packings.get(param.name)
         if packing is None:
             continue
-        out[i] = f"{args[i]}@{packing.perm}{packing.axis}x{packing.groups}x{packing.width}"
+        perm, *sizes = packing.layout
+        out[i] = f"{args[i]}@{perm}{'x'.join(map(str, sizes))}"
         if out[i] not in packings:
             packings[out[i]] = args[i], packing
             values[out[i]] = Value(out[i], param.dtype, param.shape)

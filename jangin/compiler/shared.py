@@ -190,8 +190,7 @@ def parse_kernel(text: str) -> Scheduled:
     """Return the kernel whose text `print_kernel` made."""
     content = json.loads(text)
     packings = {
-        name: Packing(tuple(perm), axis, groups, width, rounded)
-        for name, (perm, axis, groups, width, rounded) in content["packings"].items()
+        name: Packing(tuple(perm), *others) for name, (perm, *others) in content["packings"].items()
     }
     return Scheduled(
         content["template"], parse_func(content["func"]), parse_steps(content["steps"]), packings,

@@ -22,11 +22,14 @@ Sums = Callable[[Tensor, Tensor | None], Tensor]
 points of None are 0."""
 
 
+BELOW_HALF = 0.5 - 2.0**-25
+"""The greatest f32 below a half. Added to a whole number and a half, it gives the next whole number, because
+the sum is rounded to even. No sum with a smaller number reaches the next whole number."""
+
+
 def rounded(v: Expr) -> Expr:
     """Return the nearest whole f32; halves are rounded away from zero."""
-    whole = call("trunc", v)
-    away = select(v < 0, const(-1.0, F32), const(1.0, F32))
-    return whole + select(call("abs", v - whole) >= 0.5, away, const(0.0, F32))
+    return call("trunc", v + select(v < 0, const(-BELOW_HALF, F32), const(BELOW_HALF, F32)))
 
 
 def _within(v: Expr, low: float, high: float) -> Expr:

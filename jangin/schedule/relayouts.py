@@ -23,28 +23,41 @@ from jangin.schedule.checks import ScheduleError
 from jangin.schedule.normalize import ceil_div
 
 
-def relayout(func: Func, buffer: str, perm: Sequence[int], axis: int, groups: int, width: int) -> Func:
+def relayout(
+    func: Func, buffer: str, perm: Sequence[int], axis: int, groups: int, width: int, terms: int = 1
+) -> Func:
     """Read parameter `buffer` in the layout of a `Packing`: [..., N, ...] -> [..., groups, panels, ...,
     width].
 
     The axes are permuted by `perm`. Then axis `axis` (of this order) is split into `groups`, and each group
-    into panels of `width`, the last axis. The caller packs the data likewise.
+    into panels of `width`, the last axis. If there are `terms`, the axis before the width is divided by their
+    number, and they become the last axis. The caller packs the data likewise.
     """
     old = next((b for b in func.params if b.name == buffer), None)
     if old is None:
         raise ScheduleError(f"{func.name} has no parameter {buffer!r}")
-    if sorted(perm) != list(range(len(old.shape))) or not 0 <= axis < len(perm) or min(groups, width) < 1:
+    fitting = sorted(perm) == list(range(len(old.shape))) and 0 <= axis < len(perm)
+    if not fitting or min(groups, width, terms) < 1 or (terms > 1 and axis == len(perm) - 1):
         raise ScheduleError(f"{func.name}: {buffer} has no layout {list(perm)}, {axis}, {groups}, {width}")
     shape = [old.shape[d] for d in perm]
     ranges = dict(func.symbols) | {s.var: loop_range(s) for s in statements(func.body) if isinstance(s, For)}
     size = simplify(shape[axis] // groups, ranges)
     panels = simplify(ceil_div(size, width), ranges)
-    new = replace(old, shape=(*shape[:axis], const(groups), panels, *shape[axis + 1 :], const(width)))
+    rest, last = shape[axis + 1 :], (const(width),)
+    if terms > 1:
+        whole = simplify(rest[-1] % terms, ranges)
+        if whole != const(0):
+            raise ScheduleError(f"{func.name}: pieces of {terms} don't divide the terms of {buffer}")
+        rest, last = (*rest[:-1], simplify(rest[-1] // terms, ranges)), (const(width), const(terms))
+    new = replace(old, shape=(*shape[:axis], const(groups), panels, *rest, *last))
 
     def index(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
         moved = [i[d] for d in perm]
         group, inner = (const(0), moved[axis]) if groups == 1 else _quotient(moved[axis], size, ranges)
-        return (*moved[:axis], group, inner // width, *moved[axis + 1 :], inner % width)
+        before, after = (*moved[:axis], group, inner // width), moved[axis + 1 :]
+        if terms == 1:
+            return (*before, *after, inner % width)
+        return (*before, *after[:-1], after[-1] // terms, inner % width, after[-1] % terms)
 
     params = tuple(new if b.name == buffer else b for b in func.params)
     return replace(func, params=params, body=replace_buffer(func.body, buffer, new, index))

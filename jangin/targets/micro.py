@@ -9,7 +9,7 @@ from jangin.ir.dtype import I8, I16, U8, U16, DType
 from jangin.targets.figures import FusionFigures
 from jangin.targets.helium_rows import HELIUM
 from jangin.targets.processor import Processor
-from jangin.targets.rows import DOT2, EVEN_BYTES, FUSING, NEAREST, ODD_BYTES, PORTABLE, Row
+from jangin.targets.rows import DOT2, EVEN_BYTES, FUSING, NEAREST, ODD_BYTES, PORTABLE, TOWARD_ZERO, Row
 from jangin.targets.target import Target
 
 TRIPLE = "thumbv7em-none-eabihf"
@@ -44,9 +44,13 @@ DSP: tuple[Row, ...] = (
         DOT2, llvm="call {T} @llvm.arm.smlad({T} %x, {T} %y, {T} %z)", c="__smlad(x, y, z)", lanes=1,
         becomes=r"smlad\s", between=0, registers=GENERAL,
     ),
-    replace(
-        NEAREST, llvm="", becomes="", lanes=1,
-        c='({{ f32 whole; __asm__("vcvtr.s32.f32 %0, %1" : "=t"(whole) : "t"(x)); AS(i32, whole); }})',
+    *(
+        replace(
+            row, llvm="", becomes="", lanes=1,
+            c=f'({{{{ f32 whole; __asm__("{name}.s32.f32 %0, %1" : "=t"(whole) : "t"(x)); '
+            "AS(i32, whole); }})",
+        )
+        for row, name in ((NEAREST, "vcvtr"), (TOWARD_ZERO, "vcvt"))
     ),
     *(_clamped(dtype) for dtype in (I8, U8, I16, U16)),
     *FUSING,

@@ -433,6 +433,8 @@ NEAREST = Row(
     becomes="cvtps2dq", c="({i32})_mm{bits}_cvtps_epi32(x)",
 )  # fmt: skip
 """Rounds half to even and converts, in one instruction."""
+TOWARD_ZERO = replace(NEAREST, name="toward_zero", reference="r[i] = i32(trunc(x[i]))", llvm="", becomes="")
+"""Rounds toward zero and converts, in one instruction that saturates. The text is the target's own."""
 
 
 def by_quads(row: Row, function: str, operands: str, becomes: str, c: str, feature: str, lanes: int) -> Row:

@@ -55,8 +55,18 @@ class Across(Micro):
 
     begins = False
 
+    @property
+    def together(self) -> int:  # type: ignore[override]
+        """The lanes of a vector of terms, if vectors of one kind take all terms. A tile's weights then lie one
+        after another. Otherwise each column's weights do, and the value is 1."""
+        sizes = {a.var.name: self.workload.size(a.extent) for a in self.stage.reduce_axes}
+        inner = sizes[self.role.k[-1]]
+        if inner % LANES[0] == 0:
+            return LANES[0]
+        return inner if inner in LANES and math.prod(sizes.values()) == inner else 1
+
     def panel_width(self, width: int) -> int:
-        return 1
+        return width if self.together > 1 else 1
 
     def tiles(self, columns: int) -> Iterator[tuple[int, int]]:
         """Yield the tiles (rows, columns). Their width divides the columns, and is that of a vector if

@@ -83,6 +83,8 @@ class Micro:
     """Multiply-adds that the micro-kernel makes in the time of one by vector instructions."""
     begins = True
     """Whether sums may begin with a bias."""
+    together = 1
+    """Neighbouring terms of a column that are neighbours in a packed panel too."""
 
     def __init__(self, workload: Workload, stage: te.Stage, role: Roles, lanes: int) -> None:
         self.workload, self.processor = workload, workload.processor

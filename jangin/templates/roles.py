@@ -126,10 +126,10 @@ def packing_positions(role: Roles) -> tuple[int, tuple[int, ...], tuple[int, ...
     return column, ks, rest
 
 
-def pack_right(rec: Recorder, role: Roles, width: int) -> None:
+def pack_right(rec: Recorder, role: Roles, width: int, terms: int = 1) -> None:
     """Pack the constant right operand [.., N, .., k..] to panels [batch.., groups, panels, k.., width].
 
-    Each of its parts [N, k] is packed alike.
+    Each of its parts [N, k] is packed alike. `terms`: neighbouring terms of a column that stay neighbours.
     """
     if role.parts:
         for name in role.constants:
@@ -138,7 +138,7 @@ def pack_right(rec: Recorder, role: Roles, width: int) -> None:
     positions = packing_positions(role)
     assert positions is not None
     column, ks, lead = positions
-    rec.pack(role.right.buffer.name, Packing((*lead, column, *ks), len(lead), role.groups, width))
+    rec.pack(role.right.buffer.name, Packing((*lead, column, *ks), len(lead), role.groups, width, terms=terms))
 
 
 def pack_terms(rec: Recorder, role: Roles) -> None:

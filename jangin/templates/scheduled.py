@@ -28,7 +28,8 @@ class Packing:
 
     The axes are permuted by `perm`. Then axis `axis` (in that order) is split into `groups`. Each group is
     padded with zeros to whole panels of `width`, which become the last axis. `rounded`: each number is
-    rounded to tf32.
+    rounded to tf32. `terms`: so many neighbours along the last axis of that order stay neighbours, behind the
+    width: [..., groups, panels, ..., K, width] -> [..., groups, panels, ..., K / terms, width, terms].
     """
 
     perm: tuple[int, ...]
@@ -36,11 +37,13 @@ class Packing:
     groups: int
     width: int
     rounded: bool = False
+    terms: int = 1
 
     @property
-    def layout(self) -> tuple[tuple[int, ...], int, int, int]:
+    def layout(self) -> tuple[tuple[int, ...] | int, ...]:
         """The fields that change where a number lies, but not the number."""
-        return self.perm, self.axis, self.groups, self.width
+        layout = self.perm, self.axis, self.groups, self.width
+        return (*layout, self.terms) if self.terms > 1 else layout
 
     def apply(self, array: Array, empty: Callable[..., Array] = np.empty) -> Array:
         """Return the packed copy of a constant, contiguous, in memory that `empty` allocates."""
@@ -56,6 +59,9 @@ class Packing:
         if left:
             by_panel[..., whole, :left] = a[..., whole * self.width :]
             by_panel[..., whole, left:] = 0
+        if self.terms > 1:
+            packed = packed.reshape(*packed.shape[:-2], -1, self.terms, self.width)
+            packed = np.ascontiguousarray(np.swapaxes(packed, -1, -2))
         return packed
 
 

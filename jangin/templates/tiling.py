@@ -90,7 +90,7 @@ class Tiler:
             groups.append(column + "o")
             column += "i"
         if self.packed:
-            pack_right(self.s, self.role, self.micro.panel_width(self.width))
+            pack_right(self.s, self.role, self.micro.panel_width(self.width), self.micro.together)
         begins = self.micro.begins and role.groups == 1
         bias = begin_with_bias(self.s, self.workload, self.stage, self.width) if begins else ()
         row = fuse_all(self.s, role.rows, "m")

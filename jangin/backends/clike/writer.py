@@ -259,11 +259,24 @@ class ClikeWriter(Writer):
             return self.op(f"({kind}){x.ref}", dtype)
         if self.target.row(f"to_{dtype}", x.dtype, x.lanes) is not None and not x.dtype.is_float:
             return self.instruction(f"to_{dtype}", x.dtype, dtype, x)
+        if dtype.is_float and (whole := self._whole(x)) is not None:
+            return self.cast(dtype, whole)
         source = f"{x.ref} & 1" if x.dtype is BOOL else x.ref
         v = self.op(self.dialect.convert(kind, source), dtype, x.lanes)
         if self.target.row(f"store_{x.dtype}", dtype, x.lanes) is not None:
             self._narrowed[v.ref] = x
         return v
+
+    def _whole(self, x: Value) -> Value | None:
+        """Return a vector of small integers as i32, if instructions have widened it already, or it was made
+        of i32."""
+        if (loaded := self._widened.get((x.ref, I32))) is not None:
+            return loaded
+        wide = self._narrowed.get(x.ref)
+        if wide is None or wide.dtype is not I32 or x.dtype.kind != "i":
+            return None
+        beyond = self.like(I32.bits - x.dtype.bits, wide)
+        return self.binary("shr", self.binary("shl", wide, beyond), beyond)
 
     def bitcast(self, dtype: DType, x: Value) -> Value:
         old, new = KEPT.get(x.dtype, x.dtype), KEPT.get(dtype, dtype)

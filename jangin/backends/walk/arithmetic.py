@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jangin.backends.walk.saturated import Saturated
+from jangin.backends.walk.saturated import CONVERSIONS, Saturated
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.arithmetic import convert, through_signed
 from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U64, DType, dtype_of
@@ -327,7 +327,7 @@ class Arithmetic:
             if cut is None:
                 low = w.like(float(s.low - s.offset), x)
                 x = w.instruction("max_number", F32, F32, x, low)  # for NaN, the second operand is the result
-        whole = w.instruction("nearest", F32, I32, x)
+        whole = w.instruction(CONVERSIONS[s.rule], F32, I32, x)
         if s.offset:
             whole = self.binary("add", whole, w.constant(s.offset, I32))
         ends = (("max", s.low), ("min", s.high)) if s.fits else ()

@@ -10,7 +10,7 @@ from jangin.backends.walk.index import Indexer
 from jangin.backends.walk.joined import joined
 from jangin.backends.walk.math import LARGEST, divisor, expansion
 from jangin.backends.walk.memory import Memory
-from jangin.backends.walk.saturated import Saturated, clamps, moved, quotient, saturated, upper
+from jangin.backends.walk.saturated import CONVERSIONS, Saturated, clamps, moved, quotient, saturated, upper
 from jangin.backends.walk.writer import Value, Writer
 from jangin.ir.dtype import F32, I8, I16, I32, I64, U8, U32
 from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select, Var, const
@@ -136,11 +136,11 @@ class Expressions:
         if parts is None:
             return None
         x, row = self._scaled(parts), self.w.target.row
-        if parts.short and row("short", F32, x.lanes) is not None:
+        if parts.short and parts.rule == "round" and row("short", F32, x.lanes) is not None:
             return self.math.by_short(e.dtype, x, parts)
         return (
             None
-            if whole is None or row("nearest", F32, x.lanes) is None
+            if whole is None or row(CONVERSIONS[whole.rule], F32, x.lanes) is None
             else self.math.saturated(e.dtype, x, whole)
         )
 
@@ -160,7 +160,8 @@ class Expressions:
         """Return the value to be rounded and clamped. A quotient by a constant becomes products with the same
         result, if there are any."""
         e, row = whole.value, self.w.target.row("fma", F32)
-        if not (isinstance(e, Binary) and e.op == "div" and isinstance(e.b, Const) and e not in self._memo):
+        divides = isinstance(e, Binary) and e.op == "div" and whole.rule == "round" and e not in self._memo
+        if not (divides and isinstance(e, Binary) and isinstance(e.b, Const)):
             return self.value(e)
         factors = quotient(float(e.b.value), whole.low - whole.offset, whole.high - whole.offset)
         if factors is None or row is None or not row.fuses:

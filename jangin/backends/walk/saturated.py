@@ -17,6 +17,8 @@ BITS = 8, 16
 """Bits of the integers to which a narrowing saturates."""
 MOST_STEPS = 1 << 10
 """Most integers between a quotient's bounds. All steps between them are tested."""
+CONVERSIONS = {"round": "nearest", "trunc": "toward_zero"}
+"""The rows that convert a float to i32, by the rule of rounding."""
 NEXT = 4
 """Numbers before and after a step that are tested."""
 
@@ -24,13 +26,14 @@ NEXT = 4
 @dataclass(frozen=True)
 class Saturated:
     """round(value) + offset, clamped to `low` to `high`. `fits`: the rounded number is an i32 before it is
-    clamped."""
+    clamped. `rule`: how it is rounded, to the nearest number (round) or toward zero (trunc)."""
 
     value: Expr
     offset: int
     low: int
     high: int
     fits: bool = False
+    rule: str = "round"
 
     @property
     def short(self) -> bool:
@@ -60,9 +63,10 @@ def saturated(e: Cast) -> Saturated | None:
         inner = inner.a
     if own is I32:
         inner = inner.a if isinstance(inner, Cast) and inner.a.dtype is F32 else inner
-    if not isinstance(inner, Call) or inner.fn != "round" or not least <= low <= high <= most:
+    whole = isinstance(inner, Call) and inner.fn in CONVERSIONS and abs(offset) < 1 << 16
+    if not whole or not isinstance(inner, Call) or not least <= low <= high <= most:
         return None
-    return Saturated(inner.args[0], offset, low, high, own is I32) if abs(offset) < 1 << 16 else None
+    return Saturated(inner.args[0], offset, low, high, own is I32, inner.fn)
 
 
 def moved(e: Cast) -> Saturated | None:
@@ -78,7 +82,7 @@ def moved(e: Cast) -> Saturated | None:
     low, high = whole.low + by, whole.high + by
     if not (least <= low and high <= most):
         return None
-    return Saturated(whole.value, whole.offset + by, low, high, whole.fits)
+    return Saturated(whole.value, whole.offset + by, low, high, whole.fits, whole.rule)
 
 
 @dataclass(frozen=True)
