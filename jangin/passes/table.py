@@ -24,6 +24,7 @@ from jangin.passes.precision.bf16 import bf16, tf32
 from jangin.passes.precision.halves import halves
 from jangin.passes.precision.integers import integers
 from jangin.passes.precision.lookups import lookups
+from jangin.passes.precision.shared_words import shared_words
 from jangin.passes.precision.widen import widen
 from jangin.passes.windows.chains import chains
 from jangin.passes.windows.large_windows import large_windows
@@ -67,6 +68,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("reductions", anywhere(reductions)),
     Pass("deep_products", deep_products),
     Pass("integers", integers),
+    Pass("shared_words", shared_words),
     Pass("lookups", lookups),
     Pass("fuse", fuse),
     Pass("attention", attention),
@@ -81,7 +83,7 @@ GRAPH_PASSES: Sequence[Pass] = (
 """The passes for processors, which follow `lower`. After `fuse` every node is a kernel or a reshape.
 `in_place` adds concatenations and slices that move nothing."""
 
-_LEFT_OUT = frozenset({"deep_products", "lookups", "large_windows", "extrema", "scalars"})
+_LEFT_OUT = frozenset({"deep_products", "shared_words", "lookups", "large_windows", "extrema", "scalars"})
 """Passes that pay on processors alone. A GPU computes a function sooner than it reads a table. Templates for
 work-groups neither cache large windows' rows nor give several results."""
 _REPLACED: Mapping[str, Pass] = {"layout": Pass("layout", all_last)}

@@ -190,6 +190,8 @@ class Expressions:
                     x, y = self.math.convert(U32, x), self.math.convert(U32, y)
                     return self.math.convert(I64, self.w.binary(op[1:], x, y))
                 return self.w.binary(op, x, y)
+        if e.op in ("shl", "shr") and _is_distance(e.b):
+            return self.w.binary(e.op, *self.w.unify(self.value(e.a), self.value(e.b)))
         return self.math.binary(e.op, self.value(e.a), self.value(e.b))
 
     def _multiply_add(self, e: Binary) -> Value | None:
@@ -423,3 +425,9 @@ def _unconditional_loads(e: Expr) -> set[Expr]:
     for kid in children(e):
         loads |= _unconditional_loads(kid)
     return loads
+
+
+def _is_distance(e: Expr) -> bool:
+    """Return whether the value can only be a number of bits by which its type may be shifted."""
+    masked = isinstance(e, Binary) and e.op == "and" and isinstance(e.b, Const)
+    return masked and isinstance(e, Binary) and 0 <= int(getattr(e.b, "value", -1)) < e.dtype.bits

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from jangin.frontends.registry import lowers
+from jangin.frontends.tflite.fixed import Multiplier
 from jangin.frontends.tflite.operators import hybrid
 from jangin.frontends.tflite.operators.common import (
     Call,
@@ -22,7 +23,7 @@ from jangin.frontends.tflite.operators.common import (
 from jangin.ir.dtype import F32, F64, I8, I16, I32, I64, U8
 from jangin.ir.expr import Const, Expr, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
-from jangin.ir.graph import CompileError, static_shape
+from jangin.ir.graph import Array, CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops import conv as neutral
 from jangin.ops import pool
@@ -157,17 +158,46 @@ def _scaled(
     if first.dtype is I16 and bias is not None and bias.dtype is not I64:
         raise CompileError("16-bit activations want a bias of 64 bits: convert the model again")
     sums = b.cast(sums, I64 if first.dtype is I16 else I32)
+    assert weights.scales is not None
+    factors = [first.scale * float(s) / call.out.scale for s in weights.scales]
+    if bias is not None and bias.dtype is I32:
+        unused = _unused(call, operands[1], len(factors))
+        bias, factors = _with_usual_factors(b, bias, factors, unused, once)
     if bias is not None:
         sums = b.map(lambda v, o: v + o, sums, b.cast(bias, sums.dtype))
-    scales = weights.scales
-    assert scales is not None
-    x, y = first.scale, call.out.scale
-    factors = [x * float(s) / y for s in scales]
     up, narrow, zero = once or is_rounded_up(call), sums.dtype is I32, call.out.zero
     reach = _reach(b, sums, call.x(operands[1]), bias)
     kwargs = {"once": once, "long": long, "up": up, "narrow": narrow, "reach": reach, "zero": zero}
     multipliers = Factors.of(b, factors, sums.rank - 1, sums.rank, **kwargs)  # type: ignore[arg-type]
     return requantized(call, sums, multipliers)
+
+
+def _unused(call: Call, position: int, channels: int) -> Array:
+    """Return whether all constant weights of each channel are 0."""
+    w, q = call.b.constant_value(call.x(position)), call.given[position]
+    if w is None or channels < 2 or channels != w.shape[q.axis] or (q.zeros is not None and q.zeros.any()):
+        return np.zeros(channels, bool)
+    return ~np.moveaxis(w, q.axis, 0).reshape(channels, -1).any(axis=1)
+
+
+def _with_usual_factors(
+    b: Builder, bias: Tensor, factors: Sequence[float], unused: Array, once: bool
+) -> tuple[Tensor, list[float]]:
+    """Return the bias and the factors of a layer, with another pair that gives the same result for unused
+    channels. Their sums are the bias.
+
+    A model may have tiny factors and large biases there. Sums of all channels would need more than 32 bits.
+    """
+    known, used = b.constant_value(bias), [f for f, no in zip(factors, unused, strict=True) if not no]
+    if known is None or not used or not unused.any():
+        return bias, [*factors]
+    biases, changed, usual = known.copy(), [*factors], float(np.median(used))
+    for n in np.flatnonzero(unused):
+        result = Multiplier.of(factors[n], once).times(int(known[n]))
+        other = round(result / usual)
+        if abs(other) < I32.limits[1] and Multiplier.of(usual, once).times(other) == result:
+            biases[n], changed[n] = other, usual
+    return b.const(biases), changed
 
 
 def _reach(b: Builder, sums: Tensor, weights: Tensor, bias: Tensor | None) -> float:
