@@ -189,9 +189,7 @@ def print_kernel(kernel: Scheduled) -> str:
 def parse_kernel(text: str) -> Scheduled:
     """Return the kernel whose text `print_kernel` made."""
     content = json.loads(text)
-    packings = {
-        name: Packing(tuple(perm), *others) for name, (perm, *others) in content["packings"].items()
-    }
+    packings = {name: Packing(tuple(perm), *others) for name, (perm, *others) in content["packings"].items()}
     return Scheduled(
         content["template"], parse_func(content["func"]), parse_steps(content["steps"]), packings,
         content["params"], content["cost"], parse_expr(content["flops"]), parse_expr(content["bytes"]),

@@ -43,13 +43,12 @@ def relayout(
     ranges = dict(func.symbols) | {s.var: loop_range(s) for s in statements(func.body) if isinstance(s, For)}
     size = simplify(shape[axis] // groups, ranges)
     panels = simplify(ceil_div(size, width), ranges)
-    rest, last = shape[axis + 1 :], (const(width),)
+    inside = [*shape[axis + 1 :], const(width)]
     if terms > 1:
-        whole = simplify(rest[-1] % terms, ranges)
-        if whole != const(0):
+        if simplify(inside[-2] % terms, ranges) != const(0):
             raise ScheduleError(f"{func.name}: pieces of {terms} don't divide the terms of {buffer}")
-        rest, last = (*rest[:-1], simplify(rest[-1] // terms, ranges)), (const(width), const(terms))
-    new = replace(old, shape=(*shape[:axis], const(groups), panels, *rest, *last))
+        inside = [*inside[:-2], simplify(inside[-2] // terms, ranges), const(width), const(terms)]
+    new = replace(old, shape=(*shape[:axis], const(groups), panels, *inside))
 
     def index(i: tuple[Expr, ...]) -> tuple[Expr, ...]:
         moved = [i[d] for d in perm]

@@ -57,8 +57,8 @@ class Across(Micro):
 
     @property
     def together(self) -> int:  # type: ignore[override]
-        """The lanes of a vector of terms, if vectors of one kind take all terms. A tile's weights then lie one
-        after another. Otherwise each column's weights do, and the value is 1."""
+        """The lanes of a vector of terms, if vectors of one kind take all terms. A tile's weights then lie
+        one after another. Otherwise each column's weights do, and the value is 1."""
         sizes = {a.var.name: self.workload.size(a.extent) for a in self.stage.reduce_axes}
         inner = sizes[self.role.k[-1]]
         if inner % LANES[0] == 0:

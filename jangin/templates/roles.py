@@ -138,7 +138,9 @@ def pack_right(rec: Recorder, role: Roles, width: int, terms: int = 1) -> None:
     positions = packing_positions(role)
     assert positions is not None
     column, ks, lead = positions
-    rec.pack(role.right.buffer.name, Packing((*lead, column, *ks), len(lead), role.groups, width, terms=terms))
+    rec.pack(
+        role.right.buffer.name, Packing((*lead, column, *ks), len(lead), role.groups, width, terms=terms)
+    )
 
 
 def pack_terms(rec: Recorder, role: Roles) -> None:

@@ -370,6 +370,9 @@ def test_peeled_middle_has_no_padding_to_test() -> None:
         Packing((1, 0), 1, 3, 1),
         Packing((0, 1), 0, 2, 2),
         Packing((1, 0), 1, 2, 4),
+        Packing((1, 0), 0, 1, 4, terms=3),
+        Packing((0, 1), 0, 1, 2, terms=7),
+        Packing((1, 0), 0, 1, 8, terms=2),
     ],
     ids=str,
 )

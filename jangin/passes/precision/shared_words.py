@@ -43,15 +43,14 @@ def shared_words(graph: Graph, target: Target) -> Graph:
 
 
 class _SharedWords(Editor):
-    """One run. `made`: the nodes that add biases from words, by their results, and the words."""
+    """One run."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
         self.graph, self.producers, self.users = graph, graph.producers(), graph.consumers()
 
     def run(self) -> Graph:
-        words: dict[str, str] = {}
-        rescaled = dict[str, tuple[Rounding, str]]()
+        words, rescaled = dict[str, str](), dict[str, tuple[Rounding, str]]()
         for node in self.graph.nodes:
             rounding = self.rounding(node)
             adds = None if rounding is None else self.adds(node)
@@ -59,7 +58,7 @@ class _SharedWords(Editor):
                 continue
             bias, shift = self.constants[adds.inputs[1]], self.of(node, rounding.shift)
             together = bias.reshape(-1).astype(np.int64) * (1 << BITS) + shift.reshape(-1) - 1
-            if np.all(np.abs(together) < 1 << 31):
+            if together.min() >= I32.limits[0] and together.max() <= I32.limits[1]:
                 words[adds.outputs[0]] = self.constant(together.astype(np.int32), f"{adds.inputs[1]}.shared")
                 rescaled[node.outputs[0]] = rounding, words[adds.outputs[0]]
         if not rescaled:
@@ -80,7 +79,7 @@ class _SharedWords(Editor):
         """Return the node that adds the bias of each channel to the map's first operand, if nothing else
         reads its result; else None."""
         name = node.inputs[0]
-        made, channels = self.producers.get(name), self.graph.values[node.outputs[0]].shape[-1]
+        made, channels = self.producers.get(name), self.shape(node.outputs[0])[-1]
         plain = binary("add", Var("x0", I32), Var("x1", I32))
         if made is None or not isinstance(made.attrs, Map) or made.attrs.body != plain:
             return None
@@ -115,7 +114,8 @@ class _SharedWords(Editor):
             if wholes is None or wholes.shape != shift.shape:
                 continue
             below = shift.astype(np.int64) - 1
-            odd = int(wholes.flat[0]) >> int(below.flat[0])
+            longest = int(shift.argmax())
+            odd = int(wholes.flat[longest]) >> int(below.flat[longest])
             more = wholes - (odd << below)
             if more.min() == more.max():
                 return Rounding(e, half, e.b, odd, int(more.flat[0]))

@@ -12,6 +12,8 @@ import pytest
 
 import jangin
 from jangin.compiler.pipeline import import_model
+from jangin.frontends.lower import lower
+from jangin.frontends.table import load
 from jangin.options import Options
 from jangin.runtime.artifact import Artifact
 from jangin.targets.x86 import V2
@@ -129,6 +131,31 @@ def test_depthwise_convolutions(kind: str) -> None:
         [image([1, 9, 7, 4], kind=kind), w, bias, image([1, 5, 4, 8], 0.06, -20, kind)],
         Operator("DEPTHWISE_CONV_2D", [0, 1, 2], [3], "DepthwiseConv2DOptions", options),
     )
+
+
+@pytest.mark.parametrize("activation", [0, 1])
+@pytest.mark.parametrize("depthwise", [False, True])
+def test_unused_channels(depthwise: bool, activation: int) -> None:
+    """Channels whose weights are all 0 have tiny scales and biases of 31 bits, as in trained networks. Their
+    biases become as small as those of other channels."""
+    random = np.random.default_rng()
+    axis, shape = (3, [1, 3, 3, 8]) if depthwise else (0, [8, 3, 3, 4])
+    w, bias = weights(shape, "int8", axis)
+    assert w.data is not None and bias.data is not None
+    for n, results in ((1, -4.4), (2, 0.3), (5, 7.6), (6, 300.0)):
+        np.moveaxis(w.data, axis, 0)[n] = 0
+        bias.data[n] = (1 << 30) * (1 if results > 0 else -1) + random.integers(-200, 200)
+        w.scales[n] = abs(results) * 0.06 / 0.05 / (1 << 30)
+    options = {**CONV, "StrideW": 2, "FusedActivationFunction": activation}
+    kind = "DEPTHWISE_CONV_2D" if depthwise else "CONV_2D"
+    options |= {"DepthMultiplier": 2} if depthwise else {}
+    table = "DepthwiseConv2DOptions" if depthwise else "Conv2DOptions"
+    tensors = [image([1, 9, 7, 4]), w, bias, image([1, 5, 4, 8], 0.06, -20)]
+    operator = Operator(kind, [0, 1, 2], [3], table, options)
+    check(tensors, operator)
+    graph = lower(load(written(tensors, [operator], [0], [3])))
+    biases = [a for a in graph.constants.values() if a.shape == (8,) and a.dtype == np.int32]
+    assert len(biases) == 1 and np.abs(biases[0]).max() < 1 << 20
 
 
 @pytest.mark.parametrize("kind", ["int8", "float32"])

@@ -177,7 +177,7 @@ def _unused(call: Call, position: int, channels: int) -> Array:
     w, q = call.b.constant_value(call.x(position)), call.given[position]
     if w is None or channels < 2 or channels != w.shape[q.axis] or (q.zeros is not None and q.zeros.any()):
         return np.zeros(channels, bool)
-    return ~np.moveaxis(w, q.axis, 0).reshape(channels, -1).any(axis=1)
+    return np.asarray(~np.moveaxis(w, q.axis, 0).reshape(channels, -1).any(axis=1))
 
 
 def _with_usual_factors(
@@ -192,7 +192,7 @@ def _with_usual_factors(
     if known is None or not used or not unused.any():
         return bias, [*factors]
     biases, changed, usual = known.copy(), [*factors], float(np.median(used))
-    for n in np.flatnonzero(unused):
+    for n in map(int, np.flatnonzero(unused)):
         result = Multiplier.of(factors[n], once).times(int(known[n]))
         other = round(result / usual)
         if abs(other) < I32.limits[1] and Multiplier.of(usual, once).times(other) == result:
