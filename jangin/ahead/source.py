@@ -5,8 +5,8 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,36 +54,48 @@ class Compiled:
 
 
 def compiled(model: Model) -> Compiled:
-    """Compile a model's C by the target's compiler, if it is installed."""
+    """Compile a model's C by the target's compiler, if it is installed. A failure's message becomes a
+    warning, because the files are made nevertheless."""
     compiler = shutil.which(model.target.c_compiler) if model.target.c_compiler else None
     if compiler is None:
         return Compiled()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _compiled(model, compiler, Path(folder))
+    except (OSError, subprocess.CalledProcessError) as error:
+        warnings.warn(_failure(compiler, error), RuntimeWarning, stacklevel=4)
+        return Compiled()
+
+
+def _compiled(model: Model, compiler: str, folder: Path) -> Compiled:
+    """Compile a model's C in a folder. Raises CalledProcessError if the compiler fails with and without the
+    target's library."""
     p, parallel = model.prefix, f"{model.prefix}_parallel"
-    with suppress(OSError), tempfile.TemporaryDirectory() as folder:
-        object_file = Path(folder) / "model.o"
-        (Path(folder) / f"{p}.c").write_text(model_source(model))
-        (Path(folder) / f"{p}.h").write_text(header(model))
-        command = [
-            compiler,
-            *compiler_flags(model.target),
-            "-fcallgraph-info=su",
-            "-c",
-            "-o",
-            object_file.name,
-            f"{p}.c",
-        ]
-        for library in ((), model.target.c_library):
-            done = subprocess.run([*command, *library], cwd=folder, capture_output=True, text=True)
-            if not done.returncode:
-                break
-        else:
-            return Compiled()
-        graph = object_file.with_suffix(".ci").read_text()
-        by_address = {parallel: [f"{p}_take"], "": [*model.kernels]}
-        return Compiled(code_bytes(object_file.read_bytes()), stack_bytes(graph, f"{p}_run", by_address))
-    return Compiled()
+    object_file = folder / "model.o"
+    (folder / f"{p}.c").write_text(model_source(model))
+    (folder / f"{p}.h").write_text(header(model))
+    flags = (*compiler_flags(model.target), "-fcallgraph-info=su")
+    command = [compiler, *flags, "-c", "-o", object_file.name, f"{p}.c"]
+    for library in dict.fromkeys(((), model.target.c_library)):
+        done = subprocess.run([*command, *library], cwd=folder, capture_output=True, text=True)
+        if not done.returncode:
+            break
+    done.check_returncode()
+    graph = object_file.with_suffix(".ci").read_text()
+    by_address = {parallel: [f"{p}_take"], "": [*model.kernels]}
+    return Compiled(code_bytes(object_file.read_bytes()), stack_bytes(graph, f"{p}_run", by_address))
 
 
+def _failure(compiler: str, error: OSError | subprocess.CalledProcessError) -> str:
+    """Return what a compiler that failed says, from its first error on."""
+    lines = str(error if isinstance(error, OSError) else error.stderr).strip().splitlines()
+    first = next((n for n, line in enumerate(lines) if "error" in line), 0)
+    said = "\n".join(lines[first : first + SHOWN]) or "it says nothing"
+    return f"{compiler} doesn't compile the model, so its code and its stack aren't known: {said}"
+
+
+SHOWN = 5
+"""Lines of a compiler's message that are shown."""
 LARGE = 16 << 20
 """Weights of more bytes than this are written for the assembler, not as C. gcc 12 takes 10 s and 3.8 GB for
 175 MB of weights in C."""

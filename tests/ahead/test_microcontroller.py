@@ -165,3 +165,15 @@ def test_estimates_are_near_what_the_emulator_counts(target: str, tmp_path: Path
     found = layers(part.plan, made.model.target)
     assert 0.5 < sum(x.kernel.instructions + LAUNCH for x in found) / executed < 1.5
     assert 0.5 < code_bytes(part.plan, found) / firmware.code < 1.5
+
+
+@pytest.mark.parametrize("message", ["model.c:1: error: unknown type name 'i9'", ""])
+def test_a_compiler_that_fails_is_told(message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files are made without the size of the code, and a warning has the compiler's message."""
+    compiler = tmp_path / "arm-none-eabi-gcc"
+    compiler.write_text(f'#!/bin/sh\necho "In file model.h:" >&2\necho "{message}" >&2\nexit 1\n')
+    compiler.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.warns(RuntimeWarning, match=f"(?s)arm-none-eabi-gcc doesn't compile .*{message}"):
+        made = jangin.emit(of_bytes(), "c", "cortex-m4", name="model")
+    assert made.code is None and made.stack is None and {"model.c", "model.h"} <= {*made.files}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from small import Cli, Done, small_model
+from command_line import Cli, Done, small_model
 
 from jangin import cli as command_line
 from jangin.environment import TARGET

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from small import Cli
+from command_line import Cli
 
 
 @pytest.mark.sampled(3)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Cli
+from command_line import Cli
 
 from jangin.commands import bench
 

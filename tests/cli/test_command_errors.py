@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from command_line import Cli, small_model
 from onnx import TensorProto, helper, numpy_helper
-from small import Cli, small_model
 
 
 def graph(nodes: list[onnx.NodeProto], **constants: np.ndarray) -> onnx.ModelProto:

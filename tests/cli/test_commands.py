@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
+from command_line import Cli
 from onnx import helper
-from small import Cli
 
 import jangin
 from jangin import llvm

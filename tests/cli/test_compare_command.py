@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from small import Cli
+from command_line import Cli
 
 
 def test_engines(cli: Cli, model: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from small import Cli, small_model
+from command_line import Cli, small_model
 
 from jangin.bench.deadline import Latencies, latencies, loaded, parse_deadline
 

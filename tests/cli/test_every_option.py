@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from command_line import Cli
 from option_values import lost, network, values, watched
-from small import Cli
 
 from jangin import bench as benchmark
 from jangin import cli as command_line

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import typer
-from small import Cli
+from command_line import Cli
 
 from jangin.cli import app
 from jangin.commands.help import EXAMPLES, among

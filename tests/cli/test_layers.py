@@ -8,8 +8,8 @@ from pathlib import Path
 
 import onnx
 import pytest
+from command_line import Cli
 from onnx import TensorProto, helper
-from small import Cli
 
 from jangin.bench import roofs
 from jangin.bench.layers import Layer, computes

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from command_line import Cli
 from onnx import TensorProto, helper, numpy_helper
-from small import Cli
 
 import jangin
 from jangin.commands.minimize import difference, evaluated, failure, smallest

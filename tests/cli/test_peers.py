@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from command_line import small_model
 from ml_dtypes import bfloat16
-from small import small_model
 
 from jangin.bench import board, measure
 from jangin.bench.arrays import load_arrays, save_arrays

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from command_line import Cli, small_model
 from onnx import numpy_helper
-from small import Cli, small_model
 
 import jangin
 

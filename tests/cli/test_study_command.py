@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small import Cli
+from command_line import Cli
 
 from jangin.bench.engines import MULTIPLIERS, STUDIED
 from jangin.commands.study import convolutions, parse_engines

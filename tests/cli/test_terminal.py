@@ -7,9 +7,9 @@ import random
 from pathlib import Path
 
 import pytest
+from command_line import Cli
 from rich.console import Console
 from rich.table import Table
-from small import Cli
 
 from jangin.commands import common
 from jangin.commands.common import bar_with, terminal

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from small import Cli
+from command_line import Cli
 
 from jangin.runtime.profile import Launches
 from jangin.targets.processor import Processor

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from small import Cli
+from command_line import Cli
 
 from jangin.quantization.quantize import DropMissed
 from jangin.tune import joules

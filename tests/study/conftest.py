@@ -27,7 +27,7 @@ def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("ENERGY_FOLDER", str(tmp_path))
     monkeypatch.syspath_prepend(paths[0])
-    from small import small_model  # by the path above
+    from command_line import small_model  # by the path above
 
     path = tmp_path / "small.onnx"
     onnx.save(small_model(), path)
