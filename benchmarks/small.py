@@ -140,7 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--targets", default=",".join(tools.BOARDS), help="default: %(default)s")
+    parser.add_argument("--targets", default=",".join(CHIPS), help="default: %(default)s")
     parser.add_argument("--models", default=",".join(MODELS), help="default: %(default)s")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/small.json")
     args = parser.parse_args()
