@@ -51,6 +51,7 @@ ARMV7 = Target(
     NEON32,
     Processor(
         16, 16, index_bits=32, lane_operands=True, issue=2, hints=False, masks=False, offsets=False,
+        products=(DOT2B,),
         several_loads="llvm.arm.neon.vld1x{count}.v4f32.p0", several=2, fusion=_FUSION, winograd=_WINOGRAD,
     ),
     c_flags=("-march=armv7-a+neon-vfpv4", "-mfloat-abi=hard"),

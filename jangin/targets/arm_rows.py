@@ -80,12 +80,13 @@ def _short(vectors: int) -> Row:
     )  # fmt: skip
 
 
-def _bytes_widened(name: str, operands: str) -> Row:
+def _bytes_widened(name: str, operands: str, long: bool = True) -> Row:
     """`dot2b` of two vector registers of sums, for one word of each operand or two.
 
     The products are int16, and neighbours are added to the i32 sums. If there are two words, x times y and u
-    times v, their products are added first: the sum of two products fits int16.
+    times v, their products are added first: the sum of two products fits int16. `long`: 64-bit processors.
     """
+    multiply = "aarch64.neon.smull" if long else "arm.neon.vmulls"
     lines, sums = [f"%{v}b = bitcast {{T}} %{v} to <16 x i8>" for v in operands], list[str]()
     products = [*zip(operands[::2], operands[1::2], strict=True)]
     for n in (0, 1):
@@ -94,16 +95,16 @@ def _bytes_widened(name: str, operands: str) -> Row:
             lines.append(f"%{v}{n} = shufflevector <16 x i8> %{v}b, <16 x i8> poison, <8 x i32> <{eight}>")
         for a, b in products:
             both = f"<8 x i8> %{b}{n}, <8 x i8> %{a}{n}"
-            lines.append(f"%{a}{b}{n} = call <8 x i16> @llvm.aarch64.neon.smull.v8i16({both})")
+            lines.append(f"%{a}{b}{n} = call <8 x i16> @llvm.{multiply}.v8i16({both})")
         if len(products) > 1:
             lines.append(f"%both{n} = add <8 x i16> %xy{n}, %uv{n}")
         total = f"<8 x i16> %{'both' if len(products) > 1 else 'xy'}{n}"
-        lines += [
-            f"%z{n} = shufflevector {{i32}} %z, {{i32}} poison, <4 x i32> <{four}>",
-            f"%pairs{n} = call <4 x i32> @llvm.aarch64.neon.saddlp.v4i32.v8i16({total})",
-            f"%sum{n} = add <4 x i32> %z{n}, %pairs{n}",
-            f'%kept{n} = call <4 x i32> asm "", "=w,0"(<4 x i32> %sum{n})',
-        ]
+        lines.append(f"%z{n} = shufflevector {{i32}} %z, {{i32}} poison, <4 x i32> <{four}>")
+        added = f"call <4 x i32> @llvm.arm.neon.vpadals.v4i32.v8i16(<4 x i32> %z{n}, {total})"
+        if long:
+            lines.append(f"%pairs{n} = call <4 x i32> @llvm.aarch64.neon.saddlp.v4i32.v8i16({total})")
+            added = f"add <4 x i32> %z{n}, %pairs{n}"
+        lines += [f"%sum{n} = {added}", f'%kept{n} = call <4 x i32> asm "", "=w,0"(<4 x i32> %sum{n})']
         sums.append(f"<4 x i32> %kept{n}")
     picks = ", ".join(f"i32 {n}" for n in range(8))
     lines.append(f"shufflevector {', '.join(sums)}, <8 x i32> <{picks}>")
@@ -113,7 +114,8 @@ def _bytes_widened(name: str, operands: str) -> Row:
         DOT2B, name=name, llvm="\n".join(lines), lanes=8, multiplies=3,
         operands=", ".join([*(f"{v}: T[N]" for v in operands), "z: i32[N]"]),
         reference=f"r[i] = z[i] + {' + '.join(terms)}",
-        becomes=r"(?s)sm[ul]l[al]2\s.*sadalp", words=len(products),
+        becomes=r"(?s)sm[ul]l[al]2\s.*sadalp" if long else r"(?s)vm[ul]l[al]?l?\.s8\s.*vpadal",
+        words=len(products),
     )  # fmt: skip
 
 
@@ -201,6 +203,8 @@ NEON32: tuple[Row, ...] = (
         becomes=r"vcvt\.f16\.f32\s",
         llvm="call {T} @llvm.arm.neon.vcvtfp2hf({f32} %x)",
     ),
+    _bytes_widened("dot2b", "xy", long=False),
+    _bytes_widened("dot2b_twice", "xyuv", long=False),
     *_own_extremes((F32,), "v"),
     *(replace(by_instruction(r), dtypes=(F32,)) for r in WHOLE if r.result == "i32"),
     *PORTABLE,

@@ -482,10 +482,12 @@ def test_other_machines_give_the_same_bits(machine: str, tmp_path: Path) -> None
 
 
 def emulated(made: Emitted, x: np.ndarray, machine: str, folder: Path) -> np.ndarray:
-    """Return the bytes of the result for x, by a program of these files on a 64-bit Arm processor."""
-    compiler, emulator = shutil.which(f"{GNU['aarch64']}-gcc"), shutil.which("qemu-aarch64-static")
+    """Return the bytes of the result for x, by a program of these files on an Arm processor."""
+    system = made.model.target.triple.partition("-")[0]
+    emulated = "arm" if system == "armv7" else system
+    compiler, emulator = shutil.which(f"{GNU[system]}-gcc"), shutil.which(f"qemu-{emulated}-static")
     if compiler is None or emulator is None:
-        pytest.skip(f"needs gcc-{GNU['aarch64']} and qemu-user-static")
+        pytest.skip(f"needs gcc-{GNU[system]} and qemu-user-static")
     made.save(folder)
     x.tofile(folder / "x.raw")
     sources = sorted(f for f in made.files if f.endswith((".c", ".o")))
@@ -513,6 +515,30 @@ def test_dot_products_of_arm(target: str, machine: str, function: bytes, kind: s
         assert function in bytes(made.files["net.c"][0])
     result = emulated(made, x, machine, tmp_path)
     want = jangin.compile(integer_network(), cache=False, threads=1)(x)
+    np.testing.assert_array_equal(result.view(np.int32).reshape(want.shape), want)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("channels", [5, 16, 33])
+@pytest.mark.parametrize("target", ["armv7", "cortex-a72"])
+def test_bytes_are_multiplied_in_pairs_on_arm(target: str, channels: int, tmp_path: Path) -> None:
+    """Weights take a byte each. Products of -128 and -127 are the largest sums of two that fit int16."""
+    random = np.random.default_rng()
+    w = random.integers(-127, 128, (19, channels, 3, 3)).astype(np.int8)
+    w[0], w[1] = -127, 127
+    node = helper.make_node("ConvInteger", ["x", "w"], ["y"], kernel_shape=[3, 3], pads=[1] * 4)
+    ends = [
+        helper.make_tensor_value_info("x", TensorProto.INT8, [1, channels, 9, 11]),
+        helper.make_tensor_value_info("y", TensorProto.INT32, [1, 19, 9, 11]),
+    ]
+    graph = helper.make_graph([node], "net", ends[:1], ends[1:], [numpy_helper.from_array(w, "w")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    made = emit(model, "object", target, name="net")
+    assert channels == 5 or made.weights <= 24 * (channels + 1) * 9 + 64
+    x = random.integers(-128, 128, (1, channels, 9, 11)).astype(np.int8)
+    x[:, :, :4] = -128
+    result = emulated(made, x, "cortex-a7" if target == "armv7" else target, tmp_path)
+    want = jangin.compile(model, cache=False, threads=1)(x)
     np.testing.assert_array_equal(result.view(np.int32).reshape(want.shape), want)
 
 
