@@ -60,16 +60,22 @@ def lowered(
     """Return the graph of an imported model in core operators. With `layers`, recurrent layers are calls of
     the functions of `ops.layers`."""
     tell(progress, 0, 1, "lower")
-    machine = options.target.machine
-    figures = machine.recurrence
-    width = min(figures.vector_bytes, machine.vector_bytes)
-    tile = RegisterTile(figures.accumulators, width, figures.rows, _word_tile(machine))
+    tile = register_tile(options.target.machine)
     graph = lower(imported, options.lowerings, tile, options.unchecked, layers=layers)
     if options.deterministic_time:
         graph = both_branches(graph)
     if options.verify and not has_steps(graph):
         checked("lower", verify_graph, graph, CORE)
     return graph
+
+
+def register_tile(machine: Machine) -> RegisterTile:
+    """Return the register tile of a machine's recurrent layers. Batches take three quarters of its vectors;
+    the others hold operands."""
+    figures, accumulators = machine.recurrence, 3 * machine.registers // 4
+    width = min(figures.vector_bytes, machine.vector_bytes)
+    batches = None if machine.groups else RegisterTile(accumulators, machine.vector_bytes)
+    return RegisterTile(figures.accumulators, width, figures.rows, _word_tile(machine), batches)
 
 
 def _word_tile(machine: Machine) -> WordTile:

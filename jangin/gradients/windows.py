@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from jangin.gradients.general import by_stages
 from jangin.gradients.step import Step
 from jangin.ir.core import Conv, Pool
-from jangin.ir.expr import Buffer, Expr, is_const
+from jangin.ir.dtype import I32
+from jangin.ir.expr import Buffer, Expr, cast, const, eq, is_const, land, select
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import row_major
 from jangin.ops.conv import conv_transpose, transposed_extents
-from jangin.ops.operands import wide
+from jangin.ops.operands import TRUE, wide
 from jangin.ops.values import Tensor
 
 
@@ -72,6 +75,47 @@ def _by_weights(step: Step, attrs: Conv) -> Tensor:
 
 
 def of_pool(step: Step, attrs: Pool) -> None:
-    """Add the gradient by the general rule. The first of equal maxima has the whole gradient, as in
-    PyTorch."""
-    by_stages(step, first=True)
+    """Add the gradient. The first of equal maxima has the whole gradient, as in PyTorch."""
+    if attrs.combiner == "max" and attrs.layout == "first" and all(d == 1 for d in attrs.dilations):
+        step.give(_by_places(step, attrs))
+    else:
+        by_stages(step, first=True)
+
+
+def _by_places(step: Step, attrs: Pool) -> Tensor:
+    """Return the gradient of a maximum over windows. The place of each window's maximum comes first, counted
+    in taps. An element then has the gradients of the few windows around it whose place it is."""
+    x, g, b, rank = step.x, step.g, step.b, len(attrs.kernel)
+    spatial, begins = x.shape[2:], attrs.pads[:rank]
+    none = const(math.prod(attrs.kernel), I32)
+
+    def place_of(taps: Sequence[Expr]) -> Expr:
+        return cast(I32, row_major(taps, [const(k) for k in attrs.kernel]))
+
+    def place(bufs: Sequence[Buffer], index: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+        at = [i * s + t - p for i, s, t, p in zip(index[2:], attrs.strides, k, begins, strict=True)]
+        is_most = eq(bufs[0][(*index[:2], *at)], bufs[1][index])
+        return select(_inside(at, spatial), select(is_most, place_of(k), none), none)
+
+    taps = [const(k) for k in attrs.kernel]
+    places = b.reduction(I32, step.out.shape, taps, "min", [x, step.out], place)
+
+    def term(bufs: Sequence[Buffer], index: tuple[Expr, ...], back: Sequence[Expr]) -> Expr:
+        padded = [i + p for i, p in zip(index[2:], begins, strict=True)]
+        at = [i // s - n for i, s, n in zip(padded, attrs.strides, back, strict=True)]
+        own = [i - a * s for i, a, s in zip(padded, at, attrs.strides, strict=True)]
+        window, zero = (*index[:2], *at), const(0, g.dtype)
+        found = select(eq(bufs[0][window], place_of(own)), bufs[1][window], zero)
+        return select(land(_inside(at, attrs.extents), _inside(own, taps)), found, zero)
+
+    counts = [-(-k // s) for k, s in zip(attrs.kernel, attrs.strides, strict=True)]
+    return b.reduction(
+        x.dtype, x.shape, counts, "sum", [places, g], lambda bufs, i, k: wide(term(bufs, i, k))
+    )
+
+
+def _inside(at: Sequence[Expr], sizes: Sequence[Expr]) -> Expr:
+    inside: Expr = TRUE
+    for i, size in zip(at, sizes, strict=True):
+        inside = land(inside, land(i >= 0, i < size))
+    return inside

@@ -92,11 +92,11 @@ class Direction:
         b, (steps, batch, hidden), dtype = self.b, self.y.shape, self.y.dtype
         size = size_of(self.y, 2)
         tile = Tile.fit(size, 1, batch, dtype.bytes, b.tile)  # all gates' products are one sum
-        blocks = Blocks(b, 1, len(self.gates), size, tile.lanes)
-        turned = b.transpose(b.reshape(self.r, [len(self.gates), hidden, hidden]), [0, 2, 1])
+        blocks = Blocks(b, 1, 1, size, tile.lanes)
         none = b.expand(b.scalar(0, dtype), [1, batch, blocks.count * blocks.lanes])
         tensors = {n: blocks.padded(b.reshape(t, [1, *t.shape])) for n, t in {**slopes, "c": gc}.items()}
-        tensors |= {"none": none, "r0": blocks.weights(b.reshape(turned, [1, *self.r.shape]))}
+        turned = b.reshape(b.transpose(self.r, [1, 0]), [1, hidden, self.r.shape[0]])
+        tensors |= {"none": none, "r0": blocks.weights(turned)}
         buffers = {n: Buffer(f"x{i}", t.dtype, t.shape) for i, (n, t) in enumerate(tensors.items())}
         states = *["none"] * len(self.gates), "c"
         behind = 2 * len(states)

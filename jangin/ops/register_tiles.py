@@ -30,12 +30,16 @@ class WordTile:
 @dataclass(frozen=True)
 class RegisterTile:
     """The register tile of the target machine. An operator that lays out weights by tile must know it: at
-    most `accumulators` vectors of `bytes` bytes each, and at most `rows` rows."""
+    most `accumulators` vectors of `bytes` bytes each, and at most `rows` rows.
+
+    `batches` is the tile for many rows, whose multiply-adds take longer than the weights' way to the core.
+    None means that they take the same tile as a few rows."""
 
     accumulators: int = 12
     bytes: int = 32
     rows: int = 6
     words: WordTile = field(default_factory=WordTile)
+    batches: RegisterTile | None = None
 
 
 ANY_MACHINE = RegisterTile()

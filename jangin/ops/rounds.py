@@ -78,6 +78,16 @@ OF_SCALE = 2
 LEVEL_ROWS = 4
 """Rows that hold a state's levels: words, scales and zero points, and the least and the largest number of
 each unit."""
+BATCHED = 8
+"""Fewest rows of a batch whose multiply-adds take longer than the weights' way from the L3 cache."""
+FROM_L2 = 4
+"""Multiply-adds in the time in which a vector of weights comes from the L2 cache. Each tile reads them."""
+LEAST = 8
+"""Multiply-adds that a core begins before the first one's result can be added to."""
+PER_TERM = 2
+"""Multiply-adds in the time that a term's loop takes beside its own work."""
+FEWEST_BLOCKS = 8
+"""Fewest blocks of units. Threads share them."""
 _LEVELS = "levels"
 """The name of the sum of levels, beside the names of the gates' sums."""
 
@@ -96,6 +106,8 @@ class Tile:
         """Return the register tile that keeps nearly all accumulators busy. With a symbolic batch a tile has
         one row. `of_words`: the products are of words, one vector for each instruction."""
         count = int(batch.value) if isinstance(batch, Const) else 1
+        if count >= BATCHED and most.batches is not None and not of_words:
+            return Tile.quickest(hidden, gates, count, element, most.batches)
         accumulators = most.words.accumulators if of_words else most.accumulators
         fitting = max(1, min(accumulators // gates, most.rows))
         rows = max(1, -(-count // -(-max(count, 1) // fitting)))
@@ -106,6 +118,22 @@ class Tile:
         while 2 * vectors * gates * rows <= most.accumulators and vectors * lanes < hidden:
             vectors *= 2
         return Tile(rows, vectors * lanes)
+
+    @staticmethod
+    def quickest(hidden: int, gates: int, batch: int, element: int, most: RegisterTile) -> Tile:
+        """Return the register tile with the least time for a whole batch. Its time for each term of the sums
+        is counted in multiply-adds, of which two go with two loads."""
+        lanes, timed = most.bytes // element, list[tuple[int, int, int]]()
+        vectors = 1
+        while vectors == 1 or vectors * lanes * FEWEST_BLOCKS <= hidden:
+            for tiles in range(1, batch + 1):
+                rows, across = -(-batch // tiles), gates * vectors
+                if rows * across <= most.accumulators or rows == 1:
+                    term = PER_TERM + max(rows * across, rows + across, FROM_L2 * across, LEAST)
+                    timed.append((tiles * -(-hidden // (vectors * lanes)) * term, vectors * lanes, rows))
+            vectors *= 2
+        _, width, rows = min(timed)
+        return Tile(rows, width)
 
 
 # -- one direction -------------------------------------------------------------------------------
@@ -254,8 +282,14 @@ class Scan:
         *new: Buffer,
     ) -> Phase:  # fmt: skip
         """Return the phase that computes `start` + the sum of all gates' states (at INNER) times their
-        weights, and passes it to `finish`."""
-        terms = {"total": (start, [self._term(phase, n, state) for n, state in enumerate(states)])}
+        weights, and passes it to `finish`. The weights r0, r1, ... are [D, blocks, gates * hidden, 1, lanes]
+        here, so each loop reads them one after the other."""
+        units = simplify(self.inputs[f"r{phase}"].shape[2] // len(states))
+        products = [
+            state * self.value(f"r{phase}", BLOCK, INNER + units * n, 0, LANE)
+            for n, state in enumerate(states)
+        ]
+        terms = {"total": (start, products)}
         sums = self._summed(phase, terms, lambda of: finish(of["total"]))
         return Phase(self.tiled(holding(new, sums)))
 
@@ -278,7 +312,8 @@ class Scan:
             for n, (g, (start, _)) in enumerate(terms.items())
         }
         begin = [Store(sums[g], at, start) for g, (start, _) in terms.items()]
-        rows, units = const(self.tile.rows), self.inputs[f"r{phase}"].shape[2]
+        turns = len(next(iter(terms.values()))[1])
+        rows, units = const(self.tile.rows), simplify(self.inputs[f"r{phase}"].shape[2] // turns)
         products = []
         for turn in zip(*(of for _, of in terms.values()), strict=True):
             added = (Store(a, at, Load(a, at) + e) for a, e in zip(sums.values(), turn, strict=True))

@@ -8,8 +8,8 @@ every access is linear in the numbers (the pixels of planes).
 
 The right operand is read in panels: `nv` vectors of columns that lie contiguously. A constant operand is
 packed at compile time, and any other at the top of each panel's loop. It is read in place if a single tile of
-rows reads it. A deep sum then goes by blocks of a few terms, each over all of a
-task's columns. Long pieces of the operand's rows are then read one after the other.
+rows reads it, or if it lies as a panel does. For a single tile, a deep sum goes by blocks of a few terms,
+each over all of a task's columns. Long pieces of the operand's rows are then read one after the other.
 
 A register tile of `mr` rows by `nv` vectors of columns accumulates the sums. A task has `row_tiles` tiles by
 `panels` panels.
@@ -358,13 +358,16 @@ class Contraction(Template):
     def _reads_in_place(self, mr: int, nv: int) -> bool:
         """Return whether a right operand that isn't packed is read without a copy.
 
-        One row tile must read all of it, by whole vectors of neighbouring columns.
+        One row tile must read all of it, by whole vectors of neighbouring columns. Rows as wide as the tile
+        lie as a panel would, and are read for any number of tiles.
         """
-        role, columns = self.role, self.stage.axes[-1].extent
+        role, columns, symbols = self.role, self.stage.axes[-1].extent, dict(self.workload.symbols)
         if self.packed or role.groups > 1 or len(role.columns) > 1 or not isinstance(columns, Const):
             return False
-        whole = self.known_rows and self.rows <= mr and int(columns.value) % (nv * self.lanes) == 0
-        return whole and stride(role.right, Var(role.column), dict(self.workload.symbols)) == 1
+        if int(columns.value) % (nv * self.lanes) or stride(role.right, Var(role.column), symbols) != 1:
+            return False
+        is_panel = int(columns.value) == nv * self.lanes == stride(role.right, Var(role.k[-1]), symbols)
+        return is_panel or (self.known_rows and self.rows <= mr)
 
     def _terms(self, nv: int) -> int:
         """Return the terms in a block of the sum, so that a panel's part stays in the L1 cache. A part that

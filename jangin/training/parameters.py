@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
 
+from jangin.compiler.cases import register_tile
 from jangin.frontends.dialect import Imported
 from jangin.frontends.lower import lower
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
+from jangin.ops.register_tiles import ANY_MACHINE, RegisterTile
 from jangin.ops.values import OwnGradient
 from jangin.options import Options
 from jangin.passes.algebra.needed import needed
@@ -60,6 +62,7 @@ class Trainable:
       the same input.
     - `random` is the input that decides all random numbers, or "" if there are none.
     - `adapters` are by the model's own names of their weights.
+    - `tile` is the register tile of recurrent layers.
     - `Builder` describes `own_gradients`."""
 
     graph: Graph
@@ -72,6 +75,7 @@ class Trainable:
     random: str = ""
     own_gradients: tuple[OwnGradient, ...] = ()
     adapters: Mapping[str, Adapter] = field(default_factory=dict)
+    tile: RegisterTile = ANY_MACHINE
 
 
 Chosen = Sequence[str] | Lora | None
@@ -100,8 +104,9 @@ def lowered(
     behind = [n for n in (*parameters, *buffers) if n not in graph.inputs]
     whole = replace(graph, inputs=(*graph.inputs, *behind), constants=constants)
     own_gradients: list[OwnGradient] = []
+    tile = register_tile(options.target.machine)
     gradient_graph = lower(
-        replace(imported, graph=whole), options.lowerings, unchecked=options.unchecked, trained=True,
+        replace(imported, graph=whole), options.lowerings, tile, unchecked=options.unchecked, trained=True,
         own_gradients=own_gradients,
     )  # fmt: skip
     if has_steps(gradient_graph):
@@ -124,4 +129,5 @@ def lowered(
         names,
         random,
         tuple(own_gradients),
+        tile=tile,
     )

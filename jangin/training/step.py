@@ -74,7 +74,7 @@ class StepBuilder:
         self, model: Trainable, loss: Loss | None, target: Array | None, differentiated: bool = True
     ) -> None:
         self.model, self.b = model, builder_of(model.graph)
-        self.b.own_gradients = list(model.own_gradients)
+        self.b.own_gradients, self.b.tile = list(model.own_gradients), model.tile
         self.inputs = list(model.inputs)
         self.loss = self._loss(loss, target)
         self.b.prefix, self.b.source = "gradient", Sources.of("gradient")

@@ -23,8 +23,8 @@ from jangin.frontends.table import load
 from jangin.ir.core import Kernel
 from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
-from jangin.ops.register_tiles import ANY_MACHINE
-from jangin.ops.rounds import Tile
+from jangin.ops.register_tiles import ANY_MACHINE, RegisterTile
+from jangin.ops.rounds import BATCHED, FEWEST_BLOCKS, Tile
 from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
@@ -199,6 +199,25 @@ def test_tiles_fit_the_registers(hidden: int, gates: int, batch: int, element: i
         batch, ANY_MACHINE.rows
     )
     assert -(-batch // tile.rows) * tile.rows - batch < -(-batch // tile.rows)
+
+
+@given(st.integers(1, 600), st.integers(1, 4), st.integers(BATCHED, 70), st.sampled_from([4, 8]))
+def test_tiles_of_batches_fit_the_registers(hidden: int, gates: int, batch: int, element: int) -> None:
+    """The tiles of a large batch are of whole vectors, and overlap little. Several blocks of units are shared
+    among threads."""
+    most = RegisterTile(24, 64)
+    tile = Tile.fit(hidden, gates, const(batch), element, replace(ANY_MACHINE, batches=most))
+    vectors = tile.lanes * element // most.bytes
+    assert tile.rows * gates * vectors <= most.accumulators
+    assert -(-batch // tile.rows) * tile.rows - batch < -(-batch // tile.rows)
+    assert vectors == 1 or tile.lanes * FEWEST_BLOCKS <= hidden
+
+
+def test_tiles_of_batches_keep_multiply_adds_busy() -> None:
+    """Tiles of 6 rows made 18 rows of a batch of 16. Half vectors took twice as many multiply-adds."""
+    tile = replace(ANY_MACHINE, batches=RegisterTile(24, 64))
+    assert Tile.fit(512, 4, const(16), 4, tile) == Tile(4, 16)
+    assert Tile.fit(512, 1, const(16), 4, tile) == Tile(8, 32)
 
 
 def test_inputs_are_one_product() -> None:

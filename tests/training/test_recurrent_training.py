@@ -47,18 +47,19 @@ class Classifier(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("hidden", "settings"),
+    ("hidden", "batch", "settings"),
     [
-        (20, {}),
-        (33, {"bidirectional": True, "num_layers": 2}),
-        (20, {"bias": False}),
-        (20, {"proj_size": 6}),
+        (20, 3, {}),
+        (33, 3, {"bidirectional": True, "num_layers": 2}),
+        (20, 3, {"bias": False}),
+        (20, 3, {"proj_size": 6}),
+        (150, 17, {}),  # whole vectors and more rows a tile
     ],
 )  # fmt: skip
-def test_gradients_are_pytorchs(hidden: int, settings: dict[str, Any]) -> None:
+def test_gradients_are_pytorchs(hidden: int, batch: int, settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
     net = Classifier(hidden, **settings).double()
-    x, y = torch.randn(3, 9, 7, dtype=torch.float64), torch.randint(0, 5, (3,))
+    x, y = torch.randn(batch, 9, 7, dtype=torch.float64), torch.randint(0, 5, (batch,))
     loss = nn.functional.cross_entropy(net(x), y)
     loss.backward()
     step = value_and_grad(net, "cross_entropy", example=(x, y))

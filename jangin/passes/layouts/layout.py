@@ -199,12 +199,18 @@ def _map(run: ChannelsLast, node: Node) -> bool:
 
 def _compute(run: ChannelsLast, node: Node) -> bool:
     """Compute a tensor expression channels-last if an operand of the result's rank is. It reads channels-last
-    copies by permuted indices. Return whether it is done."""
-    rank, own = len(run.shape(node.outputs[0])), node.of(Compute)
+    copies by permuted indices, also of other operands with the result's batch and channels. Return whether it
+    is done."""
+    shape, own = run.shape(node.outputs[0]), node.of(Compute)
+    rank = len(shape)
     like = {n: run.computed[n] for n in node.inputs if n in run.computed and len(run.shape(n)) == rank}
     channels = next(iter(like.values()), 0)
     if not channels:
         return False
+    for n in node.inputs:
+        own_shape = run.shape(n)
+        if len(own_shape) == rank and own_shape[: channels + 1] == shape[: channels + 1]:
+            like.setdefault(n, channels)
     perm = to_last(rank, channels)
     moved = {f"x{i}" for i, n in enumerate(node.inputs) if like.get(n) == channels}
 

@@ -33,9 +33,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from jangin.ir.core import Compute, Conv, Kernel, LoopNest, MatMul
+from jangin.ir.core import Compute, Conv, CoreAttributes, Kernel, LoopNest, MatMul
 from jangin.ir.dtype import BOOL, F16, F32, I32, DType
-from jangin.ir.expr import Buffer, Expr, Load, Select, Var, const
+from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
 from jangin.ir.loop import Stmt
 from jangin.ir.products import DOT2
@@ -57,6 +57,11 @@ from jangin.passes.windows.winograd_transform import F2, F4, Transform, exact_of
 from jangin.targets.target import Target
 from jangin.templates.template import expected
 
+PANEL = 4
+"""Most vectors of a panel of weights that change. Register tiles then have six rows."""
+FEW_TILES = 64
+"""Fewest tiles of all images for panels of so many vectors. With fewer, tiles of six rows overlap much, and
+panels are half as wide."""
 RANGE = 2.0**-6, 2.0**15
 """The range of the largest transformed weight that allows f16. f16 has no larger numbers, and too few digits
 for much smaller ones."""
@@ -225,18 +230,23 @@ class _Winograd(Editor):
             transform, images, m.height, m.width, self.figures.lanes, blocks, m.dtype, hints,
             self.target.machine.issue_bound, m.dilations, m.frames, m.depth,
         )  # fmt: skip
+        panel = 0 if blocks or not m.changing else self.panel(m, simplify(tiling.count))
+        tiling = replace(tiling, panel=panel)
         if m.changing:
-            shape = tuple(map(const, (transform.products, m.terms, m.outputs)))
-            u = self.declare(f"{out}.u", F32, shape)
-            nest = LoopNest(weights_nest(transform, m.terms, m.outputs, self.figures.lanes), *self.typed(u))
-            first = [self.kernel(nest, (m.weights,), u, source)]
+            panels = (m.outputs // panel, m.terms, panel) if panel else (m.terms, m.outputs)
+            u = self.declare(f"{out}.u", F32, tuple(map(const, (transform.products, *panels))))
+            body = weights_nest(transform, m.terms, m.outputs, self.figures.lanes, panel)
+            first = [self.kernel(LoopNest(body, *self.typed(u)), (m.weights,), u, source)]
         else:
             u, first = self.constant(self.weights(m, transform), f"{out}.u"), []
         v = self.declare(f"{out}.v", m.dtype, tiling.shape(m.terms))
-        products = self.declare(f"{out}.m", m.dtype, tiling.shape(m.outputs))
+        products = self.declare(f"{out}.m", m.dtype, tiling.product_shape(m.outputs))
         patch, others = self.patch(m), tuple(dict.fromkeys(e.buffer.name for e in loads(m.stage.result)))
         before, after = self.input_nest(m, tiling, patch), self.output_nest(m, tiling, others)
-        product = self.product(m, v, u, products) if blocks else _matmul(m)
+        if panel:
+            product: CoreAttributes = self.of_panels(m, v, u, products)
+        else:
+            product = self.product(m, v, u, products) if blocks else _matmul(m)
         return [
             *first,
             self.kernel(LoopNest(before, *self.typed(v)), patch.inputs, v, source),
@@ -280,6 +290,23 @@ class _Winograd(Editor):
             return multiplied(
                 left[tile, point, k[0]], right[point, k[0], column], m.dtype, DOT2 if m.pairs else None
             )
+
+        return Compute((reduction(Buffer(out, *self.typed(out)), [m.terms], "sum", term),))
+
+    def panel(self, m: Match, tiles: Expr) -> int:
+        """Return the columns of a panel, whose rows a product reads in place. Return 0 if all outputs are one
+        panel, or panels wouldn't divide them."""
+        few = isinstance(tiles, Const) and int(tiles.value) < FEW_TILES
+        width = PANEL * self.target.machine.lanes(F32.bytes) // (2 if few else 1)
+        return 0 if m.outputs % width or m.outputs <= width else width
+
+    def of_panels(self, m: Match, v: str, u: str, out: str) -> Compute:
+        """Return the matrix product of each point and panel."""
+        left, right = (Buffer(f"x{i}", *self.typed(n)) for i, n in enumerate((v, u)))
+
+        def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
+            point, panel, tile, column = at
+            return left[point, tile, k[0]] * right[point, panel, k[0], column]
 
         return Compute((reduction(Buffer(out, *self.typed(out)), [m.terms], "sum", term),))
 

@@ -49,6 +49,7 @@ class Tiling:
     - `dilations`: down and across.
     - `frames`: of a video, in which an output image is one frame (0: no video).
     - `depth`: input frames of an output frame, whose channels follow one another.
+    - `panel`: columns of M that lie side by side, if weights that change are made as panels (0: all).
     """
 
     transform: Transform
@@ -63,6 +64,7 @@ class Tiling:
     dilations: tuple[int, ...] = (1, 1)
     frames: int = 0
     depth: int = 1
+    panel: int = 0
 
     def over_rows(self, var: Var, rows: int, body: Stmt) -> Stmt:
         """Return a loop over a tile's rows, or columns."""
@@ -87,13 +89,25 @@ class Tiling:
         return self.images * (self.down * self.across)
 
     def shape(self, channels: int) -> tuple[Expr, ...]:
-        """Return the shape of V or M for all tiles."""
+        """Return the shape of V, or of M as a whole, for all tiles."""
         points, last = const(self.transform.products), const(channels)
         return (self.count, points, last) if self.blocks else (points, self.count, last)
 
     def at(self, point: Expr, channel: Expr) -> tuple[Expr, ...]:
         """Return the index of a tile's element in V or M."""
         return (TILE, point, channel) if self.blocks else (point, TILE, channel)
+
+    def product_shape(self, channels: int) -> tuple[Expr, ...]:
+        """Return the shape of M for all tiles."""
+        if not self.panel:
+            return self.shape(channels)
+        return const(self.transform.products), const(channels // self.panel), self.count, const(self.panel)
+
+    def product_at(self, point: Expr, channel: Expr) -> tuple[Expr, ...]:
+        """Return the index of a tile's element in M."""
+        if not self.panel:
+            return self.at(point, channel)
+        return point, channel // self.panel, TILE, channel % self.panel
 
     @property
     def overhangs(self) -> tuple[bool, bool]:
@@ -205,7 +219,7 @@ def _input_tile(tiling: Tiling, read: Callable[[Expr, Expr], Expr], out: Buffer,
 def output_nest(tiling: Tiling, out: Buffer, finish: Callable[[Expr, Sequence[Expr]], Expr]) -> Stmt:
     """Return the loop nest of out[n, h, w, o] = finish(A^T M A, index), where M are the products x0."""
     outputs = int(str(out.shape[-1]))
-    products = Buffer("x0", tiling.dtype, tiling.shape(outputs))
+    products = Buffer("x0", tiling.dtype, tiling.product_shape(outputs))
 
     def restored(o: Expr) -> Stmt:
         return _output_tile(tiling, products, out, o, finish)
@@ -222,7 +236,7 @@ def _output_tile(
     bottom, right = tiling.overhangs
     line, grid = _registers("line", t.tile, tiling.dtype), _registers("grid", t.tile * t.size, tiling.dtype)
     i, j = Var("i"), Var("j")
-    transformed = t.outputs([Load(products, tiling.at(j + n * t.size, o)) for n in range(t.size)])
+    transformed = t.outputs([Load(products, tiling.product_at(j + n * t.size, o)) for n in range(t.size)])
     column = [Store(grid, (j + n * t.size,), e) for n, e in enumerate(transformed)]
     transformed = t.outputs([grid[i * t.size + n] for n in range(t.size)])
     row: list[Stmt] = [Store(line, (const(n),), e) for n, e in enumerate(transformed)]
@@ -236,13 +250,15 @@ def _output_tile(
     return Alloc(grid, block(columns, tiling.over_rows(i, t.tile, Alloc(line, block(*row)))))
 
 
-def weights_nest(t: Transform, channels: int, outputs: int, lanes: int) -> Stmt:
-    """Return the loop nest of U = G g G^T [products, channels, outputs] for g [outputs, channels, 3, 3].
+def weights_nest(t: Transform, channels: int, outputs: int, lanes: int, panel: int = 0) -> Stmt:
+    """Return the loop nest of U = G g G^T [products, channels, outputs] for g [outputs, channels, 3, 3]. With
+    `panel`, U is panels of so many outputs: [products, panels, channels, panel].
 
     A vector has several outputs, whose weights lie far apart. The next channels' lie in the same lines. A
     task makes all outputs of a few channels, so that it writes whole rows of U one after the other."""
     taps = Buffer("x0", F32, tuple(map(const, (outputs, channels, TAPS, TAPS))))
-    out = Buffer("out", F32, tuple(map(const, (t.products, channels, outputs))))
+    panels = (outputs // panel, channels, panel) if panel else (channels, outputs)
+    out = Buffer("out", F32, tuple(map(const, (t.products, *panels))))
     grid = _registers("grid", t.size * TAPS, F32)
     several = next(n for n in range(min(CHANNELS, channels), 0, -1) if channels % n == 0)
     group, lane, part, one = Var("g"), Var("o"), Var("p"), Var("c")
@@ -262,7 +278,8 @@ def weights_nest(t: Transform, channels: int, outputs: int, lanes: int) -> Stmt:
             parts += [Store(grid, (const(n * TAPS + j),), e) for n, e in enumerate(column)]
         for n in range(t.size):
             row = combined([grid[n * TAPS + j] for j in range(TAPS)])
-            parts += [Store(out, (const(n * t.size + i), c, o), e) for i, e in enumerate(row)]
+            at = (o // panel, c, o % panel) if panel else (c, o)
+            parts += [Store(out, (const(n * t.size + i), *at), e) for i, e in enumerate(row)]
         return Alloc(grid, block(*parts))
 
     def vector(width: int, start: Expr) -> Stmt:
