@@ -48,11 +48,13 @@ each."""
 
 def match(workload: Workload) -> Transpose | None:
     """Return the template for a map that reads one buffer contiguously along another axis than it writes.
-    Return None for other kernels, for fewer rows or columns than a vector has lanes, and for lanes that
+    Return None for other kernels, for fewer rows or columns than half a vector has lanes, and for lanes that
     aren't a power of two."""
     lanes = lanes_for(workload)
     axes = merged(workload) if lanes > 1 and lanes & (lanes - 1) == 0 else None
-    return Transpose(workload, axes, lanes) if axes and min(axes.rows, axes.columns) >= lanes else None
+    if axes and min(axes.rows, axes.columns) < lanes and workload.processor.half_vectors:
+        lanes //= 2
+    return Transpose(workload, axes, lanes) if axes and min(axes.rows, axes.columns) >= lanes > 1 else None
 
 
 @dataclass(frozen=True)
@@ -144,7 +146,8 @@ class Transpose(Template):
     def space(self) -> Sequence[Params]:
         """Return the numbers of tiles along the axis of the reads to try: enough for some cache lines, or one
         vector."""
-        return [{"tiles": n} for n in dict.fromkeys((min(TILES, self.axes.rows // self.lanes), 1))]
+        most = LINE // self.stage.out.dtype.bytes // self.lanes if self.within_lines else TILES
+        return [{"tiles": n} for n in dict.fromkeys((max(1, min(most, self.axes.rows // self.lanes)), 1))]
 
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the arithmetic and transposition, or the data traffic if that takes
@@ -153,6 +156,16 @@ class Transpose(Template):
         again = cost.EXPOSED * max(0.0, LINE / read - 1)
         cycles = max(self.work, self.traffic * (1 + again))
         return cost.launch(cycles, math.ceil(self.count / TASK_ELEMENTS)) / self.workload.processor.clock
+
+    @property
+    def within_lines(self) -> bool:
+        """Whether the result's rows are shorter than two cache lines, and lie one after the other along the
+        loop around them. A task then goes along this loop, so that it fills the lines that it begins."""
+        axes, out = self.axes, self.stage.out
+        if not axes.outer or axes.columns * out.dtype.bytes >= 2 * LINE:
+            return False
+        (store,) = (s for s in statements(axes.rec.func.body) if isinstance(s, Store))
+        return stride(Load(out, store.index), Var(axes.outer[-1]), {}) == axes.columns
 
     def schedule(self, params: Params) -> Scheduled:
         axes, lanes = self.axes, self.lanes
@@ -163,7 +176,11 @@ class Transpose(Template):
         rows, columns, line = self._task(wide)
         rec.do("split", "r", rows, "bound")
         tasks, c = [*axes.outer, "ro"], "c"
-        if columns < axes.columns:
+        if self.within_lines:
+            *outer, around = axes.outer
+            rec.do("reorder", ["ro", around])
+            tasks = [*outer, "ro"]
+        elif columns < axes.columns:
             rec.do("split", "c", line, "bound")
             rec.do("split", "co", columns // line, "bound")
             rec.do("reorder", ["ro", "coo", "coi", "ri", "ci"])
@@ -183,6 +200,8 @@ class Transpose(Template):
         """Return the numbers of a task's rows, of its columns, and of the columns that are read before the
         next tile. The rows are whole tiles of `wide` rows."""
         axes, line = self.axes, LINE // self.stage.out.dtype.bytes
+        if self.within_lines:
+            return max(wide, line), axes.columns, max(self.lanes, line)
         if wide * axes.columns <= MOST_ELEMENTS:
             rows = math.ceil(max(1, TASK_ELEMENTS // axes.columns) / wide) * wide
             return rows, axes.columns, max(self.lanes, line)

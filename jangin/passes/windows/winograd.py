@@ -33,7 +33,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from jangin.ir.core import Compute, Conv, CoreAttributes, Kernel, LoopNest, MatMul
+from jangin.ir.core import Compute, Conv, CoreAttributes, Kernel, LoopNest, MatMul, Reshape
 from jangin.ir.dtype import BOOL, F16, F32, I32, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, Select, Var, const
 from jangin.ir.graph import Array, Graph, Node, static_shape
@@ -52,7 +52,7 @@ from jangin.passes.fusion.stages import finishing, is_opaque, stages
 from jangin.passes.layouts.padding import padding
 from jangin.passes.precision.halves import widens
 from jangin.passes.windows.winograd_cost import Estimate, is_window
-from jangin.passes.windows.winograd_nests import Patch, Tiling, input_nest, output_nest, weights_nest
+from jangin.passes.windows.winograd_nests import Patch, Taps, Tiling, input_nest, output_nest, weights_nest
 from jangin.passes.windows.winograd_transform import F2, F4, Transform, exact_of
 from jangin.targets.target import Target
 from jangin.templates.template import expected
@@ -235,8 +235,9 @@ class _Winograd(Editor):
         if m.changing:
             panels = (m.outputs // panel, m.terms, panel) if panel else (m.terms, m.outputs)
             u = self.declare(f"{out}.u", F32, tuple(map(const, (transform.products, *panels))))
-            body = weights_nest(transform, m.terms, m.outputs, self.figures.lanes, panel)
-            first = [self.kernel(LoopNest(body, *self.typed(u)), (m.weights,), u, source)]
+            weights, taps = self.taps(m)
+            body = weights_nest(transform, m.terms, m.outputs, self.figures.lanes, taps, panel)
+            first = [self.kernel(LoopNest(body, *self.typed(u)), (weights,), u, source)]
         else:
             u, first = self.constant(self.weights(m, transform), f"{out}.u"), []
         v = self.declare(f"{out}.v", m.dtype, tiling.shape(m.terms))
@@ -262,6 +263,28 @@ class _Winograd(Editor):
         u = transform.weights(taps)
         low, high = RANGE
         return u.astype(F16.numpy) if self.kept(m) is F16 and low <= np.abs(u).max() <= high else u
+
+    def taps(self, m: Match) -> tuple[str, Taps]:
+        """Return the operand of the transform of weights that change, and its elements. If a kernel only
+        moves the weights, as a gradient turns them, the transform reads that kernel's operand."""
+        x, node = Buffer("x0", *self.typed(m.weights)), self.producers.get(m.weights)
+        while node is not None and isinstance(node.attrs, Reshape):
+            node = self.producers.get(node.inputs[0])
+        if node is None or not isinstance(node.attrs, Kernel) or is_opaque(node):
+            return m.weights, lambda o, c, i, j: x[o, c, i, j]
+        (*before, stage), inputs, _ = stages(node)
+        real = [a.extent for a in stage.axes if a.extent != const(1)]
+        if before or not isinstance(stage.body, Load) or stage.reduce_axes or real != [*x.shape]:
+            return m.weights, lambda o, c, i, j: x[o, c, i, j]
+        (source,) = inputs
+        moved = redirect(stage, {source.name: Buffer("x0", source.dtype, source.shape)})
+
+        def tap(*at: Expr | int) -> Expr:
+            rest = iter(at)
+            index = (const(0) if a.extent == const(1) else const(0) + next(rest) for a in stage.axes)
+            return simplify(value_at(moved, tuple(index)))
+
+        return source.name, tap
 
     def input_nest(self, m: Match, tiling: Tiling, patch: Patch) -> Stmt:
         key = (tiling, m.channels, patch.value(*m.index), patch.guard(*m.index[-3:-1]))

@@ -250,13 +250,16 @@ def _output_tile(
     return Alloc(grid, block(columns, tiling.over_rows(i, t.tile, Alloc(line, block(*row)))))
 
 
-def weights_nest(t: Transform, channels: int, outputs: int, lanes: int, panel: int = 0) -> Stmt:
+Taps = Callable[[Expr, Expr, int, int], Expr]
+"""A function that returns the weight of an output, a channel, and a tap's row and column."""
+
+
+def weights_nest(t: Transform, channels: int, outputs: int, lanes: int, taps: Taps, panel: int = 0) -> Stmt:
     """Return the loop nest of U = G g G^T [products, channels, outputs] for g [outputs, channels, 3, 3]. With
     `panel`, U is panels of so many outputs: [products, panels, channels, panel].
 
     A vector has several outputs, whose weights lie far apart. The next channels' lie in the same lines. A
     task makes all outputs of a few channels, so that it writes whole rows of U one after the other."""
-    taps = Buffer("x0", F32, tuple(map(const, (outputs, channels, TAPS, TAPS))))
     panels = (outputs // panel, channels, panel) if panel else (channels, outputs)
     out = Buffer("out", F32, tuple(map(const, (t.products, *panels))))
     grid = _registers("grid", t.size * TAPS, F32)
@@ -274,7 +277,7 @@ def weights_nest(t: Transform, channels: int, outputs: int, lanes: int, panel: i
     def transformed(o: Expr) -> Stmt:
         parts: list[Stmt] = []
         for j in range(TAPS):
-            column = combined([taps[o, c, i, j] for i in range(TAPS)])
+            column = combined([taps(o, c, i, j) for i in range(TAPS)])
             parts += [Store(grid, (const(n * TAPS + j),), e) for n, e in enumerate(column)]
         for n in range(t.size):
             row = combined([grid[n * TAPS + j] for j in range(TAPS)])
