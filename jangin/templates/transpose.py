@@ -41,6 +41,8 @@ MOST_ELEMENTS = 2 * TASK_ELEMENTS
 """Most elements of a task of whole rows."""
 MOST_ROWS = 1024
 """Most rows of the result in a strip. Their lines stay in the L2 cache, and their pages in the TLB."""
+FEWEST_TASKS = 8
+"""Fewest tasks of rows that are a cache line of the operand, so that threads share them evenly."""
 SAME_SETS = 2048
 """Bytes. Rows at a multiple of this distance share few sets of a cache, so that it can't hold a line of
 each."""
@@ -162,7 +164,8 @@ class Transpose(Template):
         """Whether the result's rows are shorter than two cache lines, and lie one after the other along the
         loop around them. A task then goes along this loop, so that it fills the lines that it begins."""
         axes, out = self.axes, self.stage.out
-        if not axes.outer or axes.columns * out.dtype.bytes >= 2 * LINE:
+        few = axes.rows * out.dtype.bytes < FEWEST_TASKS * LINE
+        if not axes.outer or few or axes.columns * out.dtype.bytes >= 2 * LINE:
             return False
         (store,) = (s for s in statements(axes.rec.func.body) if isinstance(s, Store))
         return stride(Load(out, store.index), Var(axes.outer[-1]), {}) == axes.columns

@@ -76,6 +76,7 @@ def kernels(graph: Graph) -> list[list[str]]:
 
 
 THREE = [["loop_nest"], ["matmul"], ["loop_nest"]]
+OF_PANELS = [["loop_nest"], ["compute"], ["loop_nest"]]
 ONE = [["loop_nest", "compute", "loop_nest"]]
 WAYS = [pytest.param(False, id="whole"), pytest.param(True, id="blocks")]
 
@@ -112,16 +113,19 @@ def test_equals_the_plain_convolution(
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("blocks", WAYS)
 @pytest.mark.parametrize("transform", TRANSFORMS)
-@pytest.mark.parametrize(("channels", "outputs"), [(13, 3), (16, 19), (12, 32)])
+@pytest.mark.parametrize(
+    ("channels", "outputs", "panels"), [(13, 3, 0), (16, 19, 0), (12, 16, 0), (9, 96, 6)]
+)
 def test_weights_that_change(
     monkeypatch: pytest.MonkeyPatch,
     transform: Transform,
     channels: int,
     outputs: int,
+    panels: int,
     blocks: bool,
     compiled: bool,
 ) -> None:
-    """Weights that are an input are transformed by a kernel of their own."""
+    """Weights that are an input are transformed by a kernel of their own, to panels if there are several."""
     forced(monkeypatch, transform, blocks)
     t = Net()
     x, w = t.input("x", 2, channels, 7, 6), t.input("w", outputs, channels, 3, 3)
@@ -130,9 +134,33 @@ def test_weights_that_change(
     given = {n: random.standard_normal(s).astype(np.float32) for n, s in shapes_of(graph).items()}
     new = winograd(fused(graph), TARGET)
     verify_graph(new, CORE)
-    assert kernels(new)[1:-1] == [["loop_nest"], *(ONE if blocks else THREE)]
+    assert kernels(new)[1:-1] == [["loop_nest"], *(ONE if blocks else OF_PANELS if panels else THREE)]
+    if panels and not blocks:
+        u = next(n for n in new.nodes if n.inputs == ("w",)).outputs[0]
+        assert new.shape(u)[1] == const(panels)
     run = executable(build_plan(graph, Options()), 2).run if compiled else partial(run_graph, new)
     close(run(given)["y0"], direct(given["x"], given["w"], 1))
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_weights_that_are_turned(
+    monkeypatch: pytest.MonkeyPatch, transform: Transform, compiled: bool
+) -> None:
+    """The gradient of a convolution's input turns the weights. Their transform reads them as they were."""
+    forced(monkeypatch, transform)
+    t = Net()
+    x, w = t.input("x", 2, 12, 7, 6), t.input("w", 12, 19, 3, 3)
+    turned = t.b.slice(t.b.transpose(w, [1, 0, 2, 3]), [0, 0, 2, 2], [19, 12, 3, 3], [1, 1, -1, -1])
+    turned = t.b.reshape(t.b.reshape(turned, [1, 19, 12, 3, 1, 3]), [19, 12, 3, 3])
+    graph = prune(t.done(t.b.conv(x, turned, strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=1)))
+    random = np.random.default_rng(1)
+    given = {n: random.standard_normal(s).astype(np.float32) for n, s in shapes_of(graph).items()}
+    new = winograd(fused(graph), TARGET)
+    verify_graph(new, CORE)
+    assert kernels(new)[1:-1] == [["loop_nest"], *THREE]
+    run = executable(build_plan(graph, Options()), 2).run if compiled else partial(run_graph, new)
+    close(run(given)["y0"], direct(given["x"], given["w"].transpose(1, 0, 2, 3)[..., ::-1, ::-1], 1))
 
 
 def test_the_choice_for_weights_that_change() -> None:

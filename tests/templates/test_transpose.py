@@ -21,6 +21,7 @@ TRANSPOSES: dict[str, Built] = {
     "to channels last": node(Transpose((0, 2, 3, 1)), [buffer("x", 2, 19, 7, 5)]),
     "from channels last": node(Transpose((0, 3, 1, 2)), [buffer("x", 1, 6, 7, 35)]),
     "reversed": node(Transpose((3, 2, 1, 0)), [buffer("x", 17, 3, 2, 21)]),
+    "short rows": node(Transpose((3, 2, 0, 1)), [buffer("x", 3, 3, 5, 139)]),
 }
 
 
@@ -46,6 +47,14 @@ def test_strips(shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch) -> None
         found = template.schedule(params)
         assert any(str(step).startswith("split(co, ") for step in found.steps)
         assert_equal_to_stages(found, built)
+
+
+def test_a_task_fills_the_lines_that_it_begins() -> None:
+    """Rows of 3 x 3 weights are shorter than a line. A task of one channel wrote a part of a line for each
+    filter, and took 3.5 times as long."""
+    built = node(Transpose((3, 2, 0, 1)), [buffer("x", 3, 3, 64, 512)])
+    tasks = scheduled("transpose", workload(built)).tasks
+    assert isinstance(tasks, Const) and int(tasks.value) == 512 // 16
 
 
 def test_few_long_rows_are_tasks_enough() -> None:
