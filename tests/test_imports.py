@@ -40,7 +40,7 @@ ALLOWED = {
     "frontends.coreml": {"frontends", "ir", "mapped", "ops"},
     "frontends.darknet": {"frontends", "ir", "mapped", "ops"},
     "frontends.gguf": {"frontends", "ir", "ops"},
-    "frontends.tflite": {"frontends", "ir", "mapped", "ops"},
+    "frontends.tflite": {"frontends", "gradients", "ir", "mapped", "ops"},
     "frontends.torch": {"frontends", "gradients", "ir", "mapped", "ops"},
     "passes": {"ir", "mapped", "ops", "runtime", "targets", "templates"},
     "schedule": {"ir"},

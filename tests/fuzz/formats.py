@@ -139,8 +139,8 @@ def _module(path: Path) -> ModuleType:
 
 
 def _tflite() -> Iterator[Files]:
-    """Yield a quantized convolution, products, operators that read shapes and indices from tensors, a state,
-    and complex numbers."""
+    """Yield a quantized convolution, products, operators that read shapes and indices from tensors,
+    TensorFlow's gradients, a state, and complex numbers."""
     made = _module(TESTS / "tflite_format" / "files.py")
     t, o, random = made.Tensor, made.Operator, np.random.default_rng(0)
     image = t([1, 6, 6, 3], "int8", [0.05], [3])
@@ -168,6 +168,10 @@ def _tflite() -> Iterator[Files]:
         o("SOFTMAX", [4], [5], "SoftmaxOptions", {"Beta": 1.0}),
     ]
     yield {"cut.tflite": made.written(cut, steps, [0], [5])}
+    image, pooled = t([1, 4, 4, 2]), t([1, 2, 2, 2])
+    window = {"ksize": [1, 2, 2, 1], "strides": [1, 2, 2, 1], "padding": "SAME"}
+    steps = [made.flex("MaxPoolGrad", [0, 1, 1], [2], **window), made.flex("ReluGrad", [2, 0], [3], T=1)]
+    yield {"gradients.tflite": made.written([image, pooled, image, image], steps, [0, 1], [3])}
     waves = [
         t([1, 1, 9]), t([2], "int32", data=[1, 8]), t([1, 1, 5], "complex64"), t([1, 5], "complex64"),
         t([1, 5]),

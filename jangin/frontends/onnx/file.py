@@ -14,6 +14,7 @@ from dataclasses import field
 from mmap import mmap
 from pathlib import Path
 
+from jangin.frontends.protobuf import DELIMITED, VARINT, fields, varint
 from jangin.ir.records import dataclass
 
 LARGE = 1 << 16
@@ -30,7 +31,6 @@ _PARTS = {
     "tensor": {13: "entry"},
 }
 """For each message, the fields that lead to the places of external data, by their numbers."""
-_VARINT, _FIXED64, _DELIMITED, _FIXED32 = 0, 1, 2, 5
 _NUMBERS = (1, 5)
 """The numbers of ModelProto's integer fields: ir_version and model_version."""
 _TEXTS = (2, 3, 4, 6, GRAPH, 8, 14, 20, 25, 26)
@@ -40,10 +40,10 @@ _TEXTS = (2, 3, 4, 6, GRAPH, 8, 14, 20, 25, 26)
 def begins_model(data: mmap | bytes) -> bool:
     """Tell if bytes begin with a field of ModelProto. The rest of the bytes isn't examined."""
     try:
-        tag, _ = _varint(memoryview(data), 0)
+        tag, _ = varint(memoryview(data), 0)
     except (IndexError, ValueError):
         return False
-    return tag & 7 == (_VARINT if tag >> 3 in _NUMBERS else _DELIMITED) and tag >> 3 in (*_NUMBERS, *_TEXTS)
+    return tag & 7 == (VARINT if tag >> 3 in _NUMBERS else DELIMITED) and tag >> 3 in (*_NUMBERS, *_TEXTS)
 
 
 @dataclass
@@ -117,12 +117,12 @@ def locations(data: memoryview) -> list[str]:
 
 def _locations(kind: str, data: memoryview, found: set[bytes]) -> None:
     if kind == "entry":
-        entry = {number: bytes(content) for number, _, content in _fields(data) if content is not None}
+        entry = {number: bytes(content) for number, _, content in fields(data) if content is not None}
         if entry.get(1) == b"location":
             found.add(entry.get(2, b""))
         return
     at = 0
-    for n, (number, whole, content) in enumerate(_fields(data)):
+    for n, (number, whole, content) in enumerate(fields(data)):
         if n == MANY and not _LOCATION.search(data, at):
             return
         at += len(whole)
@@ -133,12 +133,12 @@ def _locations(kind: str, data: memoryview, found: set[bytes]) -> None:
 
 def _model(data: memoryview, found: Split) -> Iterator[bytes | memoryview]:
     count = 0
-    for number, whole, content in _fields(data):
+    for number, whole, content in fields(data):
         if number != GRAPH or content is None:
             yield whole
             continue
         pieces: list[bytes | memoryview] = []
-        for inner, piece, tensor in _fields(content):
+        for inner, piece, tensor in fields(content):
             if inner == INITIALIZER and tensor is not None:
                 pieces.append(_without_contents(piece, tensor, count, found))
                 count += 1
@@ -148,54 +148,18 @@ def _model(data: memoryview, found: Split) -> Iterator[bytes | memoryview]:
 
 
 def _without_contents(piece: memoryview, tensor: memoryview, number: int, found: Split) -> bytes | memoryview:
-    fields = list(_fields(tensor)) if len(tensor) >= LARGE else []
-    raw = [content for n, _, content in fields if n == RAW_DATA and content is not None]
+    pieces = list(fields(tensor)) if len(tensor) >= LARGE else []
+    raw = [content for n, _, content in pieces if n == RAW_DATA and content is not None]
     if len(raw) != 1 or len(raw[0]) < LARGE:
         return piece
     found.contents[number] = raw[0]
-    return b"".join(_delimited(INITIALIZER, [whole for n, whole, _ in fields if n != RAW_DATA]))
+    return b"".join(_delimited(INITIALIZER, [whole for n, whole, _ in pieces if n != RAW_DATA]))
 
 
 def _delimited(number: int, pieces: list[bytes | memoryview]) -> Iterator[bytes | memoryview]:
-    yield _encoded(number << 3 | _DELIMITED)
+    yield _encoded(number << 3 | DELIMITED)
     yield _encoded(sum(map(len, pieces)))
     yield from pieces
-
-
-def _fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:
-    """Yield a message's fields: the number, the bytes of the whole field, and its content. The content is
-    None unless its length precedes it. Raises IndexError or ValueError if the bytes are malformed."""
-    at = 0
-    while at < len(data):
-        tag, end = _varint(data, at)
-        content = None
-        if tag & 7 == _DELIMITED:
-            size, start = _varint(data, end)
-            end = start + size
-            content = data[start:end]
-        elif tag & 7 == _VARINT:
-            _, end = _varint(data, end)
-        elif tag & 7 in (_FIXED32, _FIXED64):
-            end += 4 if tag & 7 == _FIXED32 else 8
-        else:
-            raise ValueError("a field of a kind that ONNX doesn't use")
-        if end > len(data):
-            raise ValueError("cut short")
-        yield tag >> 3, data[at:end], content
-        at = end
-
-
-def _varint(data: memoryview, at: int) -> tuple[int, int]:
-    """Return the number at a position, of at most 64 bits, and the position after it. Raises ValueError if
-    the number is longer."""
-    value = 0
-    for shift in range(0, 64, 7):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a number that doesn't end")
 
 
 def _encoded(value: int) -> bytes:

@@ -13,5 +13,9 @@ _STABLEHLO = (
 LEFT_OUT: Mapping[str, str] = {
     **dict.fromkeys(("CALL", "CONCAT_EMBEDDINGS"), NO_KERNEL),
     **dict.fromkeys((f"STABLEHLO_{name}" for name in _STABLEHLO.split()), NO_KERNEL),
+    **dict.fromkeys(
+        ("FlexSave", "FlexSaveV2", "FlexRestore", "FlexRestoreV2"),
+        "no model reads or writes files here; the executable's attribute `state` holds the variables",
+    ),
     "DELEGATE": "it stands for what another library runs",
 }

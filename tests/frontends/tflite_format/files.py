@@ -283,3 +283,28 @@ def _code(b: Any, o: Operator) -> int:
     if name is not None:
         tflite.OperatorCodeAddCustomCode(b, name)
     return int(tflite.OperatorCodeEnd(b))
+
+
+def flex(name: str, inputs: Sequence[int], outputs: Sequence[int], **attributes: Any) -> Operator:
+    """Return an operator of TensorFlow's own, whose attributes are texts, truths, integers or lists of
+    integers."""
+    from flatbuffers import flexbuffers
+
+    def text(number: int, content: bytes) -> bytes:
+        assert len(content) < 128, "longer ones have more bytes of length"
+        return bytes([number << 3 | 2, len(content)]) + content
+
+    def valued(value: Any) -> bytes:
+        if isinstance(value, str):
+            return text(2, value.encode())
+        if isinstance(value, (list, tuple)):
+            return text(1, text(3, bytes(value)))
+        return bytes([(5 if isinstance(value, bool) else 3) << 3, value])
+
+    entries = (text(5, text(1, n.encode()) + text(2, valued(v))) for n, v in attributes.items())
+    node = text(1, b"node") + text(2, name.encode()) + b"".join(entries)
+    builder = flexbuffers.Builder()
+    with builder.Vector():
+        builder.String(name)
+        builder.String(node.decode())
+    return Operator(f"Flex{name}", inputs, outputs, version=1, custom=bytes(builder.Finish()))

@@ -8,6 +8,7 @@ from jangin.frontends.tflite.operators import (
     conv,
     custom,
     elementwise,
+    flex,
     move,
     newton,
     parts,
@@ -20,7 +21,7 @@ from jangin.frontends.tflite.operators import (
 )
 
 BUILTINS = declared((
-    binary, casts, complex, conv, custom, elementwise, move, newton, parts, random, recurrent, reduce, resize,
-    stablehlo, text,
+    binary, casts, complex, conv, custom, elementwise, flex, move, newton, parts, random, recurrent, reduce,
+    resize, stablehlo, text,
 ))  # fmt: skip
 """Lowerings by the names that the operators have in the schema."""

@@ -15,6 +15,7 @@ import numpy as np
 from jangin.frontends.registry import lowers
 from jangin.frontends.tflite.operators.common import Call, activated, real
 from jangin.frontends.tflite.operators.conv import SAME, VALID, pool_window
+from jangin.frontends.tflite.operators.flex import PREFIX, node_attributes
 from jangin.ir.dtype import F32, I64
 from jangin.ir.expr import Buffer, Expr, call, cast, const, land, maximum, minimum, select
 from jangin.ir.graph import CompileError, static_shape
@@ -51,6 +52,8 @@ def options(name: str, data: bytes) -> dict[str, Any]:
         if settings["padding"] not in PADDINGS or min(v for k, v in settings.items() if k in POOL[1:5]) < 1:
             raise CompileError(f"{name} has options that can't be: {settings}")
         return {**settings, "padding": PADDINGS[settings["padding"]]}
+    if name.startswith(PREFIX):
+        return node_attributes(name, data)
     if name != "TFLite_Detection_PostProcess":
         return {"custom_options": np.frombuffer(data, np.uint8)}
     from flatbuffers import flexbuffers

@@ -1,0 +1,44 @@
+"""Read the bytes of Protocol Buffers messages, field by field, without their schema."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+"""The kinds of fields that files have, by their numbers."""
+
+
+def fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:
+    """Yield a message's fields: the number, the bytes of the whole field, and its content. The content is
+    None unless its length precedes it. Raises IndexError or ValueError if the bytes are malformed."""
+    at = 0
+    while at < len(data):
+        tag, end = varint(data, at)
+        content = None
+        if tag & 7 == DELIMITED:
+            size, start = varint(data, end)
+            end = start + size
+            content = data[start:end]
+        elif tag & 7 == VARINT:
+            _, end = varint(data, end)
+        elif tag & 7 in (FIXED32, FIXED64):
+            end += 4 if tag & 7 == FIXED32 else 8
+        else:
+            raise ValueError("a field of a kind that isn't read")
+        if end > len(data):
+            raise ValueError("cut short")
+        yield tag >> 3, data[at:end], content
+        at = end
+
+
+def varint(data: memoryview, at: int) -> tuple[int, int]:
+    """Return the number at a position, of at most 64 bits, and the position after it. Raises ValueError if
+    the number is longer."""
+    value = 0
+    for shift in range(0, 64, 7):
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError("a number that doesn't end")
