@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -47,41 +48,71 @@ def mixed(data: Batch, size: int, epochs: int, seed: int = 0) -> Iterator[Batch]
 
 
 class Trained:
-    """The losses and the median seconds of steps that have trained a module in place.
+    """A module in training: the losses of its steps, and their seconds.
 
-    The first step compiles, and its seconds are `compiled`."""
+    `way` is "torch" or "torch-channels-last" for PyTorch itself, or "jangin", or the target for which Jangin
+    compiles the step.
+    `rates` has a learning rate for each step. The first is that of the optimizer."""
 
     def __init__(
-        self,
-        model: torch.nn.Module,
-        optimizer: Any,
-        batches: list[Batch],
-        by_torch: bool,
+        self, way: str, model: torch.nn.Module, optimizer: Any, example: Batch, steps: int,
         loss: str = "cross_entropy",
-    ) -> None:
-        rates = [group["lr"] for group in optimizer.param_groups]
+    ) -> None:  # fmt: skip
+        self.way, self.model, self.optimizer, self.loss = way, model.train(), optimizer, LOSSES[loss]
+        (first,) = {group["lr"] for group in optimizer.param_groups}
+        self.rates = [first * (0.5 + 0.5 * math.cos(math.pi * n / steps)) for n in range(steps)]
         self.losses: list[float] = []
-        seconds: list[float] = []
-        begin = time.perf_counter()
-        trainer = None if by_torch else jangin.train(model.train(), loss, optimizer, batches[0])
+        self.seconds: list[float] = []
+        self.processor = 0.0
+        begin, self.trainer = time.perf_counter(), None
+        if way == "torch-channels-last":
+            model.to(memory_format=torch.channels_last)
+        elif way != "torch":
+            target = None if way == "jangin" else way
+            self.trainer = jangin.train(self.model, loss, optimizer, example, target=target)
         self.compiled = time.perf_counter() - begin
-        for n, (x, target) in enumerate(batches):
-            share = 0.5 + 0.5 * math.cos(math.pi * n / len(batches))
-            for group, rate in zip(optimizer.param_groups, rates, strict=True):
-                group["lr"] = rate * share  # the trainer reads it too
+
+    def train(self, batches: Iterable[Batch]) -> None:
+        """Make a step with each batch."""
+        began = time.process_time()
+        for batch in batches:
+            for group in self.optimizer.param_groups:
+                group["lr"] = self.rates[len(self.losses)]  # the trainer reads it too
             begin = time.perf_counter()
-            if trainer is None:
-                optimizer.zero_grad()
-                value = LOSSES[loss](model.train()(x), target)
-                value.backward()
-                optimizer.step()
-                self.losses.append(value.item())
-            else:
-                self.losses.append(trainer.step((x, target)))
-            seconds.append(time.perf_counter() - begin)
-        self.step = float(np.median(seconds))
-        if trainer is not None:
-            model.load_state_dict({n: torch.from_numpy(a) for n, a in trainer.state_dict().items()})
+            self.losses.append(self._step(*batch) if self.trainer is None else self.trainer.step(batch))
+            self.seconds.append(time.perf_counter() - begin)
+        self.processor += time.process_time() - began
+
+    def _step(self, x: torch.Tensor, target: torch.Tensor) -> float:
+        self.optimizer.zero_grad()
+        value = self.loss(self.model(x), target)
+        value.backward()
+        self.optimizer.step()
+        return value.item()
+
+    def trained(self) -> torch.nn.Module:
+        """Return the module with its trained weights."""
+        if self.trainer is not None:
+            state = {n: torch.from_numpy(a) for n, a in self.trainer.state_dict().items()}
+            self.model.load_state_dict(state)
+        return self.model
+
+    def __str__(self) -> str:
+        """Describe the steps: how many there were, and the median milliseconds of one."""
+        step, processor = np.median(self.seconds), self.processor / len(self.seconds)
+        return (
+            f"{len(self.losses)} steps of {step * 1e3:.2f} ms ({processor * 1e3:.2f} ms of processor time), "
+            f"{self.compiled:.1f} s to compile"
+        )
+
+
+def in_turns(runs: Sequence[Trained], batches: Iterable[Batch], turn: int = 20) -> None:
+    """Train all with the same batches. Each makes `turn` steps, then the next, so that all meet the same
+    phases of a busy machine."""
+    rest = iter(batches)
+    while part := [*islice(rest, turn)]:
+        for run in runs:
+            run.train(part)
 
 
 LOSSES = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
@@ -90,5 +121,5 @@ LOSSES = {"cross_entropy": F.cross_entropy, "mse": F.mse_loss}
 def accuracy(model: torch.nn.Module, data: Batch) -> float:
     """Return the share of pictures that a module recognises."""
     with torch.no_grad():
-        found = torch.cat([model.eval()(x).argmax(1) for x in data[0].split(100)])
-    return (found == data[1]).double().mean().item()
+        guessed = torch.cat([model.eval()(x).argmax(1) for x in data[0].split(100)])
+    return (guessed == data[1]).double().mean().item()

@@ -58,6 +58,13 @@ class Characters(nn.Module):
         return self.head(self.layers(self.names(x) + self.places)).transpose(1, 2)
 
 
+def coded(text: Path) -> tuple[list[str], np.ndarray]:
+    """Return the characters of a text file, and its content as numbers of them."""
+    content = text.read_text(encoding="utf-8")
+    names = sorted(set(content))
+    return names, np.array([names.index(c) for c in content])
+
+
 def windows(codes: np.ndarray, count: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     """Return `count` windows of the text at random places, and the same one character later."""
     at = np.random.default_rng(step).integers(0, len(codes) - LENGTH, count)
@@ -84,9 +91,7 @@ def main(given: Sequence[str] | None = None) -> tuple[list[float], float]:
     parser.add_argument("-o", dest="folder", type=Path, default=Path())
     parser.add_argument("--steps", type=int, default=500)
     asked = parser.parse_args(given)
-    text = asked.text.read_text(encoding="utf-8")
-    names = sorted(set(text))
-    codes = np.array([names.index(c) for c in text])
+    names, codes = coded(asked.text)
     torch.manual_seed(0)
     model = Characters(len(names)).train()
     trainer = jangin.train(model, "cross_entropy", jangin.optim.AdamW(lr=3e-3), windows(codes, 16, 0))

@@ -3,7 +3,8 @@
     pip install 'jangin[torch]'
     python examples/train_fashion.py [--epochs 5] [--pictures 60000] [--ways jangin,torch]
 
-Says the accuracy on the test pictures, and the time of a step. The data is Debian's dataset-fashion-mnist.
+Both train in turns of a few steps, with the same batches. Says the accuracy on the test pictures, and the
+time of a step. The data is Debian's dataset-fashion-mnist. `--ways` may name targets, such as opencl.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import argparse
 from collections.abc import Sequence
 
 import torch
-from fashion import Trained, accuracy, mixed, pictures
+from fashion import Trained, accuracy, in_turns, mixed, pictures
 from torch import nn
 from torch.nn import functional as F
 
@@ -43,8 +44,8 @@ def network(blocks: int = 1, channels: int = 1) -> nn.Module:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 10))
 
 
-def main(given: Sequence[str] | None = None) -> dict[str, float]:
-    """Train, and return the accuracy of each way."""
+def main(given: Sequence[str] | None = None) -> list[tuple[Trained, float]]:
+    """Train, and return each way's run and accuracy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--pictures", type=int, default=60_000)
@@ -54,17 +55,18 @@ def main(given: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--ways", default="jangin,torch")
     asked = parser.parse_args(given)
     data, test = pictures("train", asked.pictures), pictures("t10k", asked.tested)
-    found = {}
+    steps = len(data[0]) // asked.batch * asked.epochs
+    runs = []
     for way in asked.ways.split(","):
         torch.manual_seed(0)
         model = network(asked.blocks)
         optimizer = torch.optim.SGD(model.parameters(), 0.1, 0.9, weight_decay=5e-4)
-        batches = [*mixed(data, asked.batch, asked.epochs)]
-        run = Trained(model, optimizer, batches, way == "torch")
-        found[way] = accuracy(model, test)
-        steps = f"{len(batches)} steps of {run.step * 1e3:.2f} ms, {run.compiled:.1f} s to compile"
-        print(f"{way}: {found[way]:.1%} of {len(test[0])} test pictures are recognised; {steps}")
-    return found
+        runs.append(Trained(way, model, optimizer, next(mixed(data, asked.batch, 1)), steps))
+    in_turns(runs, mixed(data, asked.batch, asked.epochs))
+    shares = [accuracy(run.trained(), test) for run in runs]
+    for run, share in zip(runs, shares, strict=True):
+        print(f"{run.way}: {share:.2%} of {len(test[0])} test pictures are recognised; {run}")
+    return [*zip(runs, shares, strict=True)]
 
 
 if __name__ == "__main__":

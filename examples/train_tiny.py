@@ -2,6 +2,7 @@
 
     pip install 'jangin[torch]'
     python examples/train_tiny.py [--steps 200] [--networks DS-CNN,ResNet-8,MobileNet,autoencoder] [--double]
+    python examples/train_tiny.py --ways jangin,opencl,torch  # on an OpenCL device too
 
 The pictures are Fashion-MNIST's, in each network's size, with their own labels. MobileNet tells footwear from
 all else, and the autoencoder makes its 640 numbers again.
@@ -18,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from fashion import Batch, Trained, mixed, pictures, resized
+from fashion import Batch, Trained, in_turns, mixed, pictures, resized
 from torch import nn
 from train_fashion import network
 
@@ -82,34 +83,44 @@ NETWORKS = {
 }  # fmt: skip
 
 
-def main(given: Sequence[str] | None = None) -> dict[str, tuple[list[float], list[float]]]:
-    """Train, and return the losses by Jangin and by PyTorch of each network."""
+def main(given: Sequence[str] | None = None) -> dict[str, list[Trained]]:
+    """Train, and return each network's runs. The last run is the one with which the others are compared."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--double", action="store_true", help="train in float64")
+    parser.add_argument("--ways", default="jangin,torch")
     asked = parser.parse_args(given)
     dtype = torch.float64 if asked.double else torch.float32
-    (x, labels), found = pictures("train", 2000), {}
+    (x, labels), runs = pictures("train", 2000), {}
     for name in asked.networks.split(","):
         own = examples(name, (x.to(dtype), labels))
         epochs = -(-asked.steps // (len(own[0]) // asked.batch))
         batches = [*mixed(own, asked.batch, epochs)][: asked.steps]
-        losses = []
-        for by_torch in (False, True):
-            torch.manual_seed(0)
-            model = NETWORKS[name]().to(dtype)
-            optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
-            loss = "mse" if name == "autoencoder" else "cross_entropy"
-            losses.append(Trained(model, optimizer, batches, by_torch, loss).losses)
-        found[name] = losses[0], losses[1]
-        ours, theirs = (np.convolve(own, np.ones(SPAN) / SPAN, "valid") for own in losses)
-        apart = np.abs(ours - theirs) / theirs
-        print(
-            f"{name}: the loss is {theirs[0]:.4f} at first, {theirs[-1]:.4f} at last, {apart.max():.2%} apart"
-        )
-    return found
+        runs[name] = [start(way, name, dtype, batches) for way in asked.ways.split(",")]
+        in_turns(runs[name], batches)
+        *others, last = runs[name]
+        for run in others:
+            first, final, apart = compared(run, last)
+            print(f"{name}, {run.way}: from {first:.4f} to {final:.4f}, {apart:.2%} from {last.way}'s; {run}")
+    return runs
+
+
+def start(way: str, name: str, dtype: torch.dtype, batches: Sequence[Batch]) -> Trained:
+    """Return a network that a way will train with the batches."""
+    torch.manual_seed(0)
+    model = NETWORKS[name]().to(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
+    loss = "mse" if name == "autoencoder" else "cross_entropy"
+    return Trained(way, model, optimizer, batches[0], len(batches), loss)
+
+
+def compared(run: Trained, other: Trained) -> tuple[float, float, float]:
+    """Return the mean losses of the run's first and last steps, and the largest difference from the other's
+    curve as a share."""
+    ours, theirs = (np.convolve(r.losses, np.ones(SPAN) / SPAN, "valid") for r in (run, other))
+    return float(ours[0]), float(ours[-1]), float((np.abs(ours - theirs) / theirs).max())
 
 
 if __name__ == "__main__":

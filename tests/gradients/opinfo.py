@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,3 +125,53 @@ def calls(infos: Iterable[Any], samples: int) -> Iterator[Call]:
                 continue
         for n, sample in enumerate(found):
             yield Call(info, n, sample)
+
+
+@dataclass(frozen=True)
+class Info:
+    """A module of PyTorch's as an operator. Its first argument has the parameters and buffers by name."""
+
+    name: str
+    op: Callable[..., Any]
+    variant_test_name: str = ""
+
+
+@dataclass(frozen=True)
+class Sample:
+    input: dict[str, torch.Tensor]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+def modules(names: Iterable[str] = (), samples: int = 4) -> Iterator[Call]:
+    """Yield up to so many sample inputs of modules of PyTorch's `module_db`, in evaluation and training mode.
+    Without names, all modules are meant. Dropout is off, because another generator draws its numbers."""
+    from torch.testing._internal.common_modules import module_db
+
+    for info in module_db:
+        for training in (False, True) if not names or info.name in names else ():
+            torch.manual_seed(0)
+            given = {"device": "cpu", "dtype": torch.float64, "requires_grad": True, "training": training}
+            for n, sample in enumerate(info.module_inputs_func(info, **given)[:samples]):
+                yield _of_module(f"{info.name}.{'train' if training else 'eval'}", n, info, sample, training)
+
+
+def _of_module(name: str, number: int, info: Any, sample: Any, training: bool) -> Call:
+    made = sample.constructor_input
+    net = info.module_cls(*made.args, **made.kwargs).to(torch.float64).train(training)
+    forward = sample.forward_input
+    if any("Lazy" in type(part).__name__ for part in net.modules()):
+        net(*forward.args, **forward.kwargs)  # its parameters get their sizes
+    for part in net.modules():
+        if isinstance(part, torch.nn.modules.dropout._DropoutNd):
+            part.p = 0.0
+        elif isinstance(getattr(part, "dropout", None), float):
+            part.dropout = 0.0
+    buffers = dict(net.named_buffers())
+    held = {**dict(net.named_parameters()), **buffers}
+
+    def run(state: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        own = {n: t.clone() if n in buffers else t for n, t in state.items()}  # the module may write to them
+        return torch.func.functional_call(net, own, args, kwargs)
+
+    return Call(Info(name, run), number, Sample(held, forward.args, forward.kwargs))

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
 pytest.importorskip("expecttest", reason="PyTorch's OpInfo database needs expecttest")
 
-from opinfo import Call, calls, operators
+from opinfo import Call, calls, modules, operators
 
 from jangin.ir.graph import CompileError
 from jangin.ops.interpret import run_graph
@@ -80,6 +80,21 @@ def test_a_sample_of_gradients() -> None:
     counts, wrong = counted(calls(Random(seed).sample(operators(), 10), 1))
     assert not wrong, (seed, wrong)
     assert not counts["refused"] and counts["right"] > 4, counts
+
+
+def test_a_sample_of_modules() -> None:
+    counts, wrong = counted(modules(("nn.BatchNorm1d", "nn.Bilinear", "nn.GRUCell", "nn.PReLU"), 1))
+    assert not wrong, wrong
+    assert counts["right"] == 8, counts
+
+
+@pytest.mark.slow  # some hundred calls: minutes
+def test_gradients_of_all_modules() -> None:
+    counts, wrong = counted(modules())
+    print(f"\n{dict(counts)}")
+    assert not wrong, wrong
+    compared = counts["right"] + counts["wrong"] + counts["explained"] + counts["refused"]
+    assert counts["right"] >= 0.95 * compared, counts
 
 
 @pytest.mark.slow  # two thousand calls: minutes

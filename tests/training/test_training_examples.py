@@ -47,15 +47,17 @@ def test_tiny_networks_follow_pytorch(name: str) -> None:
     PyTorch's own losses of MobileNet are up to 7 % from float64's, those of ResNet-8 0.05 %, and the others'
     1e-5. The first two train in float64, where rounding stays small."""
     precise = ["--double"] if name in ("MobileNet", "ResNet-8") else []
-    ours, theirs = train_tiny.main(["--steps", "12", "--networks", name, *precise])[name]
+    runs = train_tiny.main(["--steps", "12", "--networks", name, *precise])[name]
+    ours, theirs = (run.losses for run in runs)
     np.testing.assert_allclose(ours, theirs, ROUNDING)
     assert np.mean(ours[-3:]) < np.mean(ours[:3])
 
 
 def test_a_residual_network_learns() -> None:
     """After 120 steps, both ways recognise far more than one picture in ten."""
-    found = train_fashion.main(["--epochs", "3", "--pictures", "1280", "--batch", "32", "--tested", "500"])
-    assert min(found.values()) > 0.5, found
+    given = ["--epochs", "3", "--pictures", "1280", "--batch", "32", "--tested", "500"]
+    shares = [share for _, share in train_fashion.main(given)]
+    assert min(shares) > 0.5, shares
 
 
 def test_all_of_efficientnet_is_tuned() -> None:
@@ -65,8 +67,7 @@ def test_all_of_efficientnet_is_tuned() -> None:
     except OSError as error:
         pytest.skip(f"the published weights can't be fetched here: {error}")
     given = ["--epochs", "3", "--pictures", "64", "--batch", "16", "--size", "32", "--tested", "100"]
-    found = finetune_efficientnet.main(given)
-    ours, theirs = (losses for _, losses in found.values())
+    ours, theirs = (run.losses for run, _ in finetune_efficientnet.main(given))
     np.testing.assert_allclose(ours[0], theirs[0], ROUNDING)
     assert max(np.mean(losses[-4:]) / np.mean(losses[:4]) for losses in (ours, theirs)) < 0.9
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -20,9 +21,9 @@ KEPT = (
 def table() -> dict[Any, Any]:
     """Return the decompositions of all operators that are neither in Core ATen nor in KEPT, by operator.
 
-    Added are two fused operators with which torch.nn's transformers run without gradients, and two operators
-    of mixtures of experts. The latter are the histogram, and the grouped product of the package
-    transformers."""
+    Added are two fused operators with which torch.nn's transformers run without gradients, the product of
+    `torch.nn.Bilinear`, and two operators of mixtures of experts. The latter are the histogram, and the
+    grouped product of the package transformers."""
     decompositions: dict[Any, Any] = torch.export.default_decompositions()
     for packet in KEPT:
         for overload in getattr(torch.ops.aten, packet).overloads():
@@ -31,6 +32,7 @@ def table() -> dict[Any, Any]:
     decompositions[torch.ops.aten._native_multi_head_attention.default] = _multi_head_attention
     decompositions[torch.ops.aten._transformer_encoder_layer_fwd.default] = _encoder_layer
     decompositions[torch.ops.aten.histc.default] = _histogram
+    decompositions[torch.ops.aten._trilinear.default] = _trilinear
     if hasattr(torch.ops.transformers, "grouped_mm_fallback"):
         decompositions[torch.ops.transformers.grouped_mm_fallback.default] = _grouped_product
     return decompositions
@@ -96,6 +98,20 @@ def _encoder_layer(
         return x + forward(second(x))
     x = first(src + attended(src))
     return second(x + forward(x))
+
+
+def _trilinear(
+    i1: Tensor, i2: Tensor, i3: Tensor, expand1: Sequence[int], expand2: Sequence[int],
+    expand3: Sequence[int], sumdim: Sequence[int], unroll_dim: int = 1,
+) -> Tensor:  # fmt: skip
+    """Return the sum over `sumdim` of a product of three tensors, each with more axes of size 1."""
+    whole = []
+    for x, axes in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        for axis in sorted(axes):
+            x = x.unsqueeze(axis)
+        whole.append(x)
+    product: Tensor = whole[0] * whole[1] * whole[2]
+    return product.sum(list(sumdim)) if sumdim else product
 
 
 def _histogram(self: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:

@@ -95,13 +95,13 @@ def slice_tensor(
     return b.reshape(cut, out.shape)
 
 
-@lowers("split_with_sizes", "split_with_sizes_copy", "split", "chunk")
+@lowers("split_with_sizes", "split_with_sizes_copy", "split", "split_copy", "chunk")
 def split(b: Builder, out: Result, self: Tensor, dim: int = 0, **given: Any) -> tuple[Tensor, ...]:
     axis = dim % self.rank
     return parts_of(b, self, axis, [shape[axis] for _, shape in out.all])
 
 
-@lowers("unbind")
+@lowers("unbind", "unbind_copy")
 def unbind(b: Builder, out: Result, self: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     axis = dim % self.rank
     parts = parts_of(b, self, axis, [const(1)] * len(out.all))
