@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from jangin.bench import peers
 from jangin.bench.engine import Engine, Job
 from jangin.ir.graph import Array
+from jangin.ir.records import dataclass
 from jangin.ir.sources import operators
 from jangin.runtime.system.usage import children_bytes
 
@@ -329,6 +330,37 @@ def _fma(job: Job) -> Engine:
     return Engine(run, "", work=2.0 * lanes * FMA_CHAINS * FMA_LOOPS)
 
 
+@dataclass(frozen=True)
+class Peer:
+    """An engine of other makers. `make` compiles a job's model in it. One of `packages` brings it, the first
+    by preference, and it needs all of `more`. `reads` is the ending of the files that it reads."""
+
+    title: str
+    make: Callable[[Job], Engine]
+    packages: tuple[str, ...]
+    more: tuple[str, ...] = ()
+    reads: str = ".onnx"
+
+
+PEERS: Mapping[str, Peer] = {
+    "onnxruntime": Peer("ONNX Runtime", _onnxruntime, ("onnxruntime", "onnxruntime-gpu")),
+    "openvino": Peer("OpenVINO", _openvino, ("openvino",)),
+    "ncnn": Peer("ncnn", peers.ncnn, ("ncnn",), ("pnnx",)),
+    "mnn": Peer("MNN", peers.mnn, ("MNN",)),
+    "opencv": Peer("OpenCV", peers.opencv, ("opencv-python-headless", "opencv-python")),
+    "litert": Peer("LiteRT", peers.litert, ("ai-edge-litert",), reads=".tflite"),
+    "inductor": Peer("Inductor", peers.inductor, ("torch",), reads=".pt2"),
+    "pytorch": Peer("PyTorch", peers.pytorch, ("torch",), reads=".pt2"),
+    "tvm": Peer("TVM, untuned", peers.tvm, ("apache-tvm",)),
+    "im2col": Peer("im2col + OpenBLAS", _im2col, ("numpy",)),
+}
+"""The engines that `jangin bench` and `jangin study` set beside Jangin, by name."""
+OURS = ("jangin", "tuned", "aot")
+"""Jangin's engines of a study: compiled at once, with what tuning found, and ahead of time."""
+STUDIED = (*OURS, *PEERS)
+"""The engines of a study."""
+MULTIPLIERS = ("openblas", "onednn", "numpy", "blis")
+"""Libraries of matrix products, which a study of products adds. Jangin calls the first two."""
 ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "jangin": _jangin,
     "untuned": _untuned,
@@ -336,74 +368,56 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "aot": _aot,
     "float32": _jangin,
     "loaded": _loaded,
-    "onnxruntime": _onnxruntime,
-    "openvino": _openvino,
-    "ncnn": peers.ncnn,
-    "mnn": peers.mnn,
-    "opencv": peers.opencv,
-    "tvm": peers.tvm,
-    "im2col": _im2col,
-    "eager": peers.eager,
+    **{name: peer.make for name, peer in PEERS.items()},
     "openblas": _with_library,
     "onednn": _with_library,
     "numpy": _numpy,
     "blis": _blis,
-    "inductor": peers.inductor,
-    "litert": peers.litert,
     "reference": _reference,
     "float64": _float64,
     "sgemm": _sgemm,
     "fma": _fma,
 }
-PEERS = ("onnxruntime", "openvino", "ncnn", "mnn", "opencv")
-"""The peers that take an ONNX file. `inductor` and `eager` take an exported program, and `litert` a .tflite
-file."""
 TITLES = {
     "jangin": "Jangin",
     "untuned": "Jangin, untuned",
     "tuned": "Jangin, tuned",
     "aot": "Jangin, emitted",
     "float32": "Jangin's float32",
-    "onnxruntime": "ONNX Runtime",
-    "openvino": "OpenVINO",
-    "ncnn": "ncnn",
-    "mnn": "MNN",
-    "opencv": "OpenCV",
-    "tvm": "TVM, untuned",
-    "im2col": "im2col + OpenBLAS",
-    "eager": "PyTorch",
+    **{name: peer.title for name, peer in PEERS.items()},
     "openblas": "OpenBLAS",
     "onednn": "oneDNN",
     "numpy": "NumPy",
     "blis": "BLIS",
-    "inductor": "Inductor",
-    "litert": "LiteRT",
     "sgemm": "NumPy SGEMM",
 }
+_OF_ANY_FORMAT = (*OURS, "untuned", "float32", "im2col")
 
 
-OURS = ("jangin", "tuned", "aot")
-"""Jangin's engines of a study: compiled at once, with what tuning found, and ahead of time."""
-STUDIED = (*OURS, *PEERS, "litert", "inductor", "eager", "tvm", "im2col")
-"""The engines of a study."""
-MULTIPLIERS = ("openblas", "onednn", "numpy", "blis")
-"""Libraries of matrix products, which a study of products adds. Jangin calls the first two."""
-PACKAGES = {
-    "litert": ("ai-edge-litert",),
-    "inductor": ("torch",),
-    "eager": ("torch",),
-    "opencv": ("opencv-python-headless", "opencv-python"),
-    "tvm": ("apache-tvm",),
-    "im2col": ("numpy",),
-}
-"""The packages that bring a peer, if they are called otherwise than the peer."""
+def reads(engine: str) -> str:
+    """Return the ending of the files that an engine reads, or "" if it reads every format."""
+    if engine in _OF_ANY_FORMAT:
+        return ""
+    return PEERS[engine].reads if engine in PEERS else ".onnx"
 
 
 def installed(engine: str) -> str | None:
-    """Return the version of a peer, or None if it isn't installed."""
-    for package in PACKAGES.get(engine, (engine,)):
-        try:
-            return metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return None
+    """Return the version of a peer, or None if it isn't installed. The packages that it needs besides aren't
+    looked for."""
+    return next(filter(None, map(_version, PEERS[engine].packages)), None)
+
+
+def lacking(engine: str) -> str:
+    """Return which packages a peer lacks, with the command that installs them, or "" if it has all."""
+    peer = PEERS[engine]
+    absent = [] if installed(engine) else [peer.packages[0]]
+    absent += [package for package in peer.more if _version(package) is None]
+    names = " and ".join(absent)
+    return f"{engine} needs {names}: pip install {' '.join(absent)}" if absent else ""
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -25,6 +25,7 @@ from jangin import options
 from jangin.bench.arrays import load_arrays, save_arrays
 from jangin.bench.emitted import arrays_of
 from jangin.bench.engine import Job
+from jangin.bench.files import files_for
 from jangin.ir.graph import Array, Graph
 from jangin.ir.limits import within
 from jangin.ir.records import dataclass
@@ -58,8 +59,9 @@ class Options:
 
     `peers` are the engines to compare with. `seconds` is the length of a turn. `inputs` has arrays by name;
     all other inputs are random. `symbolic` keeps the size symbols in the compiled models, so that `shapes`
-    gives sizes only when the models run. `files` has an engine's own file of the model if the engine doesn't
-    read the common file. `pythons` has an engine's own interpreter if the engine doesn't live in the common
+    gives sizes only when the models run. `files` has an engine's own file of the model. Without one, the
+    model is converted for an engine that doesn't read its format. `before` are options that stand before the
+    converting command. `pythons` has an engine's own interpreter if the engine doesn't live in the common
     interpreter. `compiling` has the options of Jangin's compilation, except sizes and threads."""
 
     peers: tuple[str, ...] = ("onnxruntime",)
@@ -70,6 +72,7 @@ class Options:
     inputs: Mapping[str, Array] = field(default_factory=dict)
     seed: int = 0
     files: Mapping[str, Path] = field(default_factory=dict)
+    before: tuple[str, ...] = ()
     pythons: Mapping[str, str] = field(default_factory=dict)
     compiling: options.Options = field(default_factory=options.Options)
 
@@ -79,7 +82,8 @@ class Result:
     """One engine's figures. Times are in milliseconds a call: the median of the kept turns' medians, and
     their quartiles.
 
-    `problem` tells why there are no figures. `error` is the largest difference to the outputs of ONNX Runtime
+    `how` tells how the engine's file was made, if it isn't the model's own. `problem` tells why there are no
+    figures. `error` is the largest difference to the outputs of ONNX Runtime
     without optimizations, as a share of their largest value. `crowd` is the median number of cores that other
     processes kept busy during the kept turns.
 
@@ -88,6 +92,7 @@ class Result:
 
     engine: str
     version: str = ""
+    how: str = ""
     problem: str = ""
     absent: bool = False
     median: float = 0.0
@@ -250,6 +255,12 @@ def compare(
     the model's operations a call, for its speed. Raises ValueError if inputs don't fit the model."""
     name, tell = model.stem, progress or (lambda done, total, what: None)
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        tell(0, options.rounds, f"{name}: converting")
+        engines = [e for e in options.peers if e not in options.files]
+        files = files_for([*engines, "reference"], model, options.shapes, Path(folder), options.before)
+        able = tuple(e for e in options.peers if e not in files or not files[e].problem)
+        own = {engine: file.path for engine, file in files.items() if not file.problem}
+        options = replace(options, files={**own, **options.files}, peers=able)
         workers = []
         jobs = make_jobs(model, threads, options, Path(folder))
         for job in jobs[:-1]:
@@ -267,7 +278,9 @@ def compare(
     results = []
     for w in workers[:-1]:
         engine = w.job.engine
-        results.append(_result(w, kept.get(engine, []), len(turns.get(engine, [])), outputs))
+        result = _result(w, kept.get(engine, []), len(turns.get(engine, [])), outputs)
+        results.append(replace(result, how=files[engine].how if engine in files else ""))
+    results += [Result(e, problem=files[e].problem) for e in engines if files[e].problem]
     yardstick = workers[-1].ready
     sgemm = max((yardstick["work"] / t.nanoseconds * 1e9 for t in kept.get("sgemm", [])), default=0.0)
     return Comparison(name, threads, dict(options.shapes), flops, sgemm, fastest, tuple(results))

@@ -155,7 +155,7 @@ def _sized(job: Job, folder: Path) -> str:
     return path
 
 
-def eager(job: Job) -> Engine:
+def pytorch(job: Job) -> Engine:
     """Return PyTorch without a compiler. `job.model` is an exported program (.pt2)."""
     import torch
 

@@ -38,7 +38,7 @@ def tables(comparisons: Sequence[Comparison]) -> Iterator[Table]:
 
 def row(c: Comparison, r: Result) -> list[str]:
     """Return the cells of one engine's row."""
-    title = f"{TITLES[r.engine]} {r.version}".strip()
+    title = f"{TITLES.get(r.engine, r.engine)} {r.version}".strip() + (f" ({r.how})" if r.how else "")
     if r.problem:
         return [title, f"{'absent' if r.absent else 'failed'}: {r.problem}"]
     ratio = c.ratio(r.engine) if r.engine != "jangin" else None

@@ -18,7 +18,7 @@ from typing import Any
 
 from jangin.bench.arrays import save_arrays
 from jangin.bench.engine import Engine, Job
-from jangin.bench.engines import make
+from jangin.bench.engines import PEERS, lacking, make
 from jangin.runtime.system.usage import peak_bytes
 from jangin.runtime.system.watching import end_with
 
@@ -35,8 +35,9 @@ def main() -> None:
         print(json.dumps(message), file=answers)
 
     start = time.perf_counter()
+    job = Job(**json.loads(sys.argv[1]))
     try:
-        engine = make(Job(**json.loads(sys.argv[1])))
+        engine = make(job)
         engine.call()
         answer(
             {
@@ -49,7 +50,8 @@ def main() -> None:
             }
         )
     except ModuleNotFoundError as error:
-        told = f"{error.name} is not installed" if error.name else str(error)
+        told = lacking(job.engine) if job.engine in PEERS else ""
+        told = told or (f"{error.name} is not installed" if error.name else str(error))
         answer({"error": told, "absent": True})
         return
     except Exception as error:  # an engine's own error types become one line of the report

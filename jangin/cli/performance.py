@@ -26,9 +26,12 @@ def bench(
     context: typer.Context,
     models: Models,
     against: Annotated[
-        str,
-        typer.Option(help="Peers, the first of them the reference.", autocompletion=among("against")),
-    ] = "onnxruntime",
+        str | None,
+        typer.Option(
+            help="Other engines: a list, or all that are installed (default: onnxruntime).",
+            autocompletion=among("against"),
+        ),
+    ] = None,
     threads: Annotated[
         str | None, typer.Option(help="Thread counts (default: 1,2; with --layers all there are).")
     ] = None,

@@ -14,7 +14,6 @@ from rich.progress import BarColumn
 from jangin import bench as benchmark
 from jangin.bench.deadline import Latencies, latencies, loaded, parse_deadline
 from jangin.bench.deadline import table as deadline_table
-from jangin.bench.engines import PEERS
 from jangin.bench.layers import Account, account, summary
 from jangin.bench.layers import as_json as layers_json
 from jangin.bench.layers import table as layers_table
@@ -26,12 +25,14 @@ from jangin.commands.common import (
     check_output,
     executable,
     fixed_sizes,
+    flags,
     parse_counts,
     parse_shapes,
     read_inputs,
     single_plan,
     terminal,
 )
+from jangin.commands.engines import parse_peers
 from jangin.compiler.pipeline import import_model
 from jangin.compiler.request import parse_seconds
 from jangin.files import write_text
@@ -41,11 +42,14 @@ from jangin.passes.work import flops
 from jangin.runtime.several import SeveralExecutable
 from jangin.runtime.threads import default_threads
 
+DEFAULT = "onnxruntime"
+"""The peer if none is named. Its row tells if it isn't installed."""
+
 
 def bench(
     models: Sequence[Path],
     settings: Settings,
-    against: str,
+    against: str | None,
     threads: str,
     rounds: int,
     seconds: float,
@@ -58,12 +62,9 @@ def bench(
 ) -> list[benchmark.Comparison]:
     """Compare Jangin with its peers on each model at each thread count. Print the figures, and return them.
 
-    `tune` is a time such as "60s". With it, Jangin is tuned first, and the untuned model is measured too. The
-    figures are also written to `output` as JSON."""
-    peers = tuple(p for p in against.split(",") if p)
-    unknown = [p for p in peers if p not in PEERS]
-    if unknown:
-        raise ValueError(f"unknown peer {unknown[0]!r}; known: {', '.join(PEERS)}")
+    `against` lists the peers, or is None for the default. `tune` is a time such as "60s". With it, Jangin is
+    tuned first, and the untuned model is measured too. The figures are also written to `output` as JSON."""
+    peers = (DEFAULT,) if against is None else parse_peers(against)
     if tune:
         parse_seconds(tune)
     counts = parse_counts(threads)
@@ -71,7 +72,10 @@ def bench(
     compiling = settings.options(target, tune=tune or None)
     sizes = fixed_sizes(parse_shapes(shapes))
     names = (*(["untuned"] if tune else []), *peers)
-    options = benchmark.Options(names, rounds, seconds, sizes, symbolic, _arrays(inputs), compiling=compiling)
+    options = benchmark.Options(
+        names, rounds, seconds, sizes, symbolic, _arrays(inputs), before=tuple(flags(settings)),
+        compiling=compiling,
+    )  # fmt: skip
     comparisons = []
     console = terminal()
     for model in models:

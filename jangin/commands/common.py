@@ -37,7 +37,7 @@ from jangin.frontends.onnx.format import OnnxFormat
 from jangin.frontends.table import format_of
 from jangin.ir.graph import Array
 from jangin.ir.limits import Limits
-from jangin.options import Common, Given, Options
+from jangin.options import ABOUT, Common, Given, Options
 from jangin.pictures import PICTURES, read_picture
 from jangin.runtime.executable import Executable
 from jangin.runtime.load import Runnable
@@ -365,3 +365,20 @@ def random_input(spec: TensorSpec, sizes: Mapping[str, int], seed: int) -> Array
         raise ValueError(f"input {spec}: give its size with --shape {missing[0]}=1")
     shape = [d if isinstance(d, int) else sizes[d] for d in spec.shape]
     return random_array(np.random.default_rng(seed), spec.dtype, shape, mask="mask" in spec.name.lower())
+
+
+def flags(settings: Settings) -> list[str]:
+    """Return the options before the command as words, for commands that this one runs."""
+    words = []
+    for name, value in settings.given.items():
+        on, _, off = ABOUT[name].flag.partition("/")
+        if name == "limits":
+            told = ((limit, getattr(value, limit)) for limit in ("seconds", "memory", "nodes"))
+            words += [on, ",".join(f"{k}={str(n).removesuffix('.0')}" for k, n in told if n is not None)]
+        elif name == "cache" and value is False:
+            words.append("--no-cache")
+        elif isinstance(value, bool):
+            words += [on] if value else [off] if off else []
+        else:
+            words += [on, str(value)]
+    return words

@@ -100,7 +100,7 @@ def _values(option: str) -> list[str]:
         "emit": ("jgn", *KINDS),
         "blas": BLAS_KINDS,
         "method": METHODS,
-        "against": PEERS,
+        "against": ("all", *PEERS),
         "engines": ("all", *STUDIED),
         "precision": PRECISIONS,
         "objective": OBJECTIVES,

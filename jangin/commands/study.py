@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -13,20 +11,22 @@ from pathlib import Path
 from rich.progress import BarColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table as Shown
 
-from jangin.bench.engines import OURS, STUDIED, installed
+from jangin.bench.engines import OURS
 from jangin.commands.common import (
     Settings,
     bar_with,
     fixed_sizes,
+    flags,
     parse_counts,
     parse_shapes,
     terminal,
 )
+from jangin.commands.engines import parse_engines
 from jangin.compiler.pipeline import import_model
 from jangin.compiler.request import parse_seconds
 from jangin.frontends.format import opened, paired
 from jangin.ir.errors import CompileError
-from jangin.options import ABOUT, Options
+from jangin.options import Options
 from jangin.quantization.data import present
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import cuda_devices, opencl_devices, webgpu_adapters
@@ -106,7 +106,7 @@ def study(
         seconds,
         timeout,
         str(data.resolve()) if data is not None else "",
-        tuple(_flags(settings)),
+        tuple(flags(settings)),
         multiplied,
         parse_devices(devices),
         parse_seconds(tune) if tune else 0.0,
@@ -171,24 +171,6 @@ def _report(output: Path, rows: Sequence[Row], baseline: str, interrupted: bool)
     console.print(f"written to {output / report.PAGE}, {report.MARKDOWN} and {report.CSV}")
 
 
-def parse_engines(text: str) -> tuple[str, ...]:
-    """Return the engines of a list, or all that are installed for "all". Raises ValueError for an unknown
-    one."""
-    if text == "all":
-        return tuple(e for e in STUDIED if e in ("jangin", "aot") or installed(e))
-    names = tuple(dict.fromkeys(text.split(",")))
-    for name in names:
-        if name in STUDIED or _own_engine(name):
-            continue
-        module, _, function = name.partition(":")
-        if module and function:
-            raise ValueError(f"--engines {name!r}: module {module} is neither installed nor in this folder")
-        raise ValueError(
-            f"--engines {name!r} is unknown: there are all, {', '.join(STUDIED)}, and module:function"
-        )
-    return names
-
-
 def parse_devices(text: str) -> tuple[str, ...]:
     """Return the devices of a list, or the processor and all OpenCL, CUDA and WebGPU devices for "all".
     Raises ValueError for an unknown one, and LoadError for one that isn't here."""
@@ -204,20 +186,6 @@ def parse_devices(text: str) -> tuple[str, ...]:
     with suppress(LoadError):
         devices += [f"webgpu:{n}" for n in range(len(webgpu_adapters.adapters()))]
     return tuple(devices)
-
-
-def _own_engine(name: str) -> bool:
-    """Return whether a name is `module:function` of a module that workers find. They look in the current
-    folder first."""
-    module, _, function = name.partition(":")
-    before = [*sys.path]
-    sys.path.insert(0, "")
-    try:
-        return bool(function and importlib.util.find_spec(module))
-    except (ImportError, ValueError):  # its package isn't there, or can't be imported
-        return False
-    finally:
-        sys.path[:] = before
 
 
 def _measure(asked: StudySettings, output: Path, settings: Settings) -> list[Row]:
@@ -243,23 +211,6 @@ def _progress() -> Iterator[Progress]:
             bar.update(task, completed=done, total=total, description=what)
 
         yield tell
-
-
-def _flags(settings: Settings) -> list[str]:
-    """Return the options before the command as words, for commands that this one runs."""
-    words = []
-    for name, value in settings.given.items():
-        on, _, off = ABOUT[name].flag.partition("/")
-        if name == "limits":
-            told = ((limit, getattr(value, limit)) for limit in ("seconds", "memory", "nodes"))
-            words += [on, ",".join(f"{k}={str(n).removesuffix('.0')}" for k, n in told if n is not None)]
-        elif name == "cache" and value is False:
-            words.append("--no-cache")
-        elif isinstance(value, bool):
-            words += [on] if value else [off] if off else []
-        else:
-            words += [on, str(value)]
-    return words
 
 
 def _shown(table: Table) -> Shown:

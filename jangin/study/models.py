@@ -7,15 +7,14 @@ stay in the report's folder, so that a study that is resumed doesn't make them a
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from jangin.bench.arrays import load_arrays, save_arrays
 from jangin.bench.engine import Job
-from jangin.bench.engines import OURS
+from jangin.bench.engines import reads
+from jangin.bench.files import Maker, Unprepared, file_for, shape_words
 from jangin.bench.measure import Options as BenchOptions
 from jangin.bench.measure import Worker, difference, make_inputs, outputs_of
 from jangin.compiler.request import with_winners
@@ -29,17 +28,11 @@ from jangin.ir.own_names import own_name, own_sizes, own_text
 from jangin.ir.records import dataclass
 from jangin.options import Options
 from jangin.study.rows import CPU, Group
-from jangin.study.settings import MODELS, Settings, program_beside
+from jangin.study.settings import MODELS, Settings
 
-READS = {"litert": ".tflite", "inductor": ".pt2", "eager": ".pt2", **dict.fromkeys(OURS, "")}
-"""The files that an engine reads, by their ending. Others read ONNX, and Jangin reads every format."""
 FLAGS = {"int8": "--int8", "float16": "--fp16"}
 CALIBRATION = 4
 """Random inputs for quantizing a model if no data are given."""
-
-
-class Unprepared(Exception):
-    """A model can't be had in the form that an engine needs. The message tells why."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +51,7 @@ class Models:
         self.folder, self.settings, self.compiling = folder / MODELS, settings, compiling
         self._graphs: dict[str, Graph] = {}
         self._inputs: dict[tuple[str, int], dict[str, Array]] = {}
-        self._failed: dict[str, str] = {}
+        self._make = Maker(settings.before, settings.limit + settings.tune)
 
     def prepared(self, name: str, batch: int) -> Prepared:
         """Return a model's inputs and sizes for a batch, and keep the inputs in a file. Raises as `inputs`
@@ -77,26 +70,16 @@ class Models:
 
     def file(self, group: Group, engine: str) -> tuple[Path, str]:
         """Return the file of a group's model for an engine, and how it was made. Raises Unprepared."""
-        model, wanted = self.settings.model(group.model), READS.get(engine, ".onnx")
+        model = self.settings.model(group.model)
         if group.precision in FLAGS:
-            if wanted == ".pt2":
+            wanted = reads(engine) or ".onnx"
+            if wanted in (".pt2", ".gguf"):
                 raise Unprepared(f"jangin quantize writes no {wanted} file")
-            return self._quantized(group, wanted or ".onnx")
-        if wanted in ("", model.suffix):
-            return model, ""
-        if wanted == ".pt2":
-            program = program_beside(model)
-            if program is None:
-                raise Unprepared(
-                    "it takes an exported program (.pt2), which can't be made of another format: put "
-                    f"{model.stem}.pt2 beside the model"
-                )
-            return program, f"from {program.name}, beside the model"
-        sizes = self.prepared(group.model, group.batch).sizes if wanted == ".tflite" else {}
-        converted = self._made(group.model) / f"float32{f'-batch{group.batch}' if sizes else ''}{wanted}"
-        shapes = [word for name, size in sizes.items() for word in ("--shape", f"{name}={size}")]
-        self._make(converted, ["convert", str(model), str(converted), *shapes])
-        return converted, f"made by jangin convert from {model.suffix or 'a folder'}"
+            return self._quantized(group, wanted)
+        sizes = self.prepared(group.model, group.batch).sizes if reads(engine) == ".tflite" else {}
+        return file_for(
+            engine, model, sizes, self._made(group.model), self._make, sized=f"-batch{group.batch}"
+        )
 
     def tuned(self, group: Group, path: Path) -> Options:
         """Return the options of a compilation with the candidates that tuning chose for a group's model, in
@@ -104,7 +87,7 @@ class Models:
         folder = self._made(group.model) / "tuned"
         prepared = self.prepared(group.model, group.batch)
         figures = folder / f"{group.precision}-batch{group.batch}-{group.device}-{group.threads}.json"
-        shapes = [word for name, size in prepared.sizes.items() for word in ("--shape", f"{name}={size}")]
+        shapes = shape_words(prepared.sizes)
         device = [] if group.device == CPU else ["--target", group.device]
         folder.mkdir(exist_ok=True)
         budget = f"{self.settings.tune:g}s"
@@ -224,32 +207,10 @@ class Models:
             if not path.is_file():
                 calibration.mkdir(exist_ok=True)
                 save_arrays(path, self._random(group.model, prepared.sizes, seed=n + 1))
-        shapes = [w for n, size in prepared.sizes.items() if sized for w in ("--shape", f"{n}={size}")]
+        shapes = shape_words(prepared.sizes if sized else {})
         command = ["quantize", str(model), FLAGS[group.precision], "--data", data or str(calibration)]
         self._make(converted, [*command, "-o", str(converted), *shapes])
         return converted, f"made by jangin quantize with {data or 'random inputs'}"
-
-    def _make(self, made: Path, command: Sequence[str], before: Sequence[str] = ()) -> None:
-        """Run a command of Jangin that makes a file, unless the file exists. Raises Unprepared with the last
-        line of its error if it fails, at every further call too."""
-        if made.exists():
-            return
-        key = str(made)
-        if key not in self._failed:
-            try:
-                limit = self.settings.limit + self.settings.tune
-                done = subprocess.run(
-                    [sys.executable, "-m", "jangin", *self.settings.before, *before, *command],
-                    capture_output=True, text=True, timeout=limit, check=False,
-                )  # fmt: skip
-                words = (done.stderr.strip() or f"status {done.returncode}").splitlines()
-                said = "" if made.exists() else next((w for w in words if "error:" in w), words[-1])
-            except subprocess.TimeoutExpired:
-                said = f"it took more than {self.settings.limit:g} s"
-            if not said:
-                return
-            self._failed[key] = said
-        raise Unprepared(f"jangin {command[0]} failed: {self._failed[key].strip()[:300]}")
 
 
 def _first_size(graph: Graph) -> int | Expr:

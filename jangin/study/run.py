@@ -9,11 +9,12 @@ from functools import partial
 from pathlib import Path
 
 from jangin.bench.engine import Job
+from jangin.bench.files import Unprepared
 from jangin.energy import Wanted
 from jangin.options import Options
 from jangin.study.host import Host
 from jangin.study.measure import Asked, How, measure_group
-from jangin.study.models import Models, Prepared, Unprepared
+from jangin.study.models import Models, Prepared
 from jangin.study.rows import CPU, Group, Row, RowFile
 from jangin.study.settings import ROWS, Settings, locked, open_folder
 

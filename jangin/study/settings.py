@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from jangin.bench.engines import MULTIPLIERS
+from jangin.bench.files import file_beside
 from jangin.bench.report import machine
 from jangin.files import write_text, writing
 from jangin.frontends.format import opened
@@ -210,18 +211,12 @@ def _beside(model: Path) -> list[Path]:
         return []
 
 
-def program_beside(model: Path) -> Path | None:
-    """Return the exported program of PyTorch that has a model's name and lies beside it, or None."""
-    program = model.with_suffix(".pt2")
-    return program if program != model and program.is_file() else None
-
-
 def _digest(model: Path) -> str:
     """Return a digest of a model's bytes, of the other files that it names, and of the program beside it. A
     folder's is that of its files."""
     inside = sorted(p for p in model.rglob("*") if p.is_file())
     files = inside if model.is_dir() else [model, *_beside(model)]
-    program = program_beside(model)
+    program = file_beside(model, ".pt2")
     files += [program] if program is not None else []
     hashed = hashlib.sha256()
     for path in files:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import Cli
 
+from jangin.bench import engines
 from jangin.commands import bench
+from jangin.commands.engines import parse_peers
 
 
 @pytest.fixture
@@ -35,19 +36,17 @@ def test_bench_says_before_anything_runs(cli: Cli, model: Path, tmp_path: Path, 
     assert done.status == 1 and "--threads 'one' is no list of counts" in done.err
 
 
-@pytest.mark.sampled(3)
-def test_bench_says_which_package_a_peer_lacks(
-    cli: Cli, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ncnn is installed, but not its converter."""
-    if importlib.util.find_spec("pnnx") is not None:
-        pytest.skip("pnnx is installed, so that ncnn lacks nothing")
-    (tmp_path / "ncnn.py").write_text("")
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{Path(bench.__file__).parents[2]}")
-    quick = ("--shape", "batch=1", "--threads", "1", "--rounds", "1", "--seconds", "0.001")
-    done = cli("--plain", "bench", model, "--against", "ncnn", *quick)
-    assert done.status == 0, done.err
-    assert "absent: pnnx, ncnn's converter, is not installed: pip install pnnx" in done.out
+@pytest.mark.usefixtures("idle")
+def test_bench_says_which_packages_peers_lack(cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ncnn is installed, but not its converter. TVM isn't there at all."""
+    there = {"ncnn": "1", "numpy": "2", "torch": "3"}
+    monkeypatch.setattr(engines, "_version", there.get)
+    done = cli("bench", model, "--against", "tvm,numpy.linalg:norm,ncnn,pytorch")
+    assert (done.status, done.out) == (1, "")
+    assert "tvm needs apache-tvm: pip install apache-tvm; ncnn needs pnnx: pip install pnnx" in done.err
+    assert parse_peers("all") == ("inductor", "pytorch", "im2col")
+    with pytest.raises(ValueError, match=r"'torch' is unknown: there are all, .*litert, inductor, pytorch"):
+        parse_peers("pytorch,torch")
 
 
 def test_missing_data_is_said_before_the_model_is_read(

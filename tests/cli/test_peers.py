@@ -26,7 +26,7 @@ from jangin.bench.measure import Options, Worker, compare, difference, make_jobs
 from jangin.bench.peers import _sized
 from jangin.runtime.system.usage import busy_seconds
 
-OPTIONS = Options(PEERS, rounds=1, seconds=0.001, shapes={"batch": 2})
+OPTIONS = Options(tuple(PEERS), rounds=1, seconds=0.001, shapes={"batch": 2})
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Job]:
     return {job.engine: job for job in make_jobs(folder / "small.onnx", 1, OPTIONS, folder)}
 
 
-@pytest.mark.parametrize("engine", PEERS)
+@pytest.mark.parametrize("engine", [name for name, peer in PEERS.items() if peer.reads == ".onnx"])
 def test_peer_computes_what_the_reference_does(engine: str, jobs: dict[str, Job], tmp_path: Path) -> None:
     with Worker(jobs[engine]) as worker, Worker(jobs["reference"]) as reference:
         if worker.ready.get("absent"):
@@ -101,6 +101,17 @@ def test_an_engine_that_fails_is_told_and_the_others_go_on(tmp_path: Path, jobs:
     ours, theirs = compare(Path(jobs["jangin"].model), 1, options).results
     assert not ours.problem and ours.error is not None and ours.error < 1e-5
     assert "broken.onnx" in theirs.problem and not theirs.absent
+
+
+def test_models_are_converted_for_peers_that_read_other_formats(jobs: dict[str, Job]) -> None:
+    """The row tells how the file was made, or why there is none."""
+    pytest.importorskip("ai_edge_litert", reason="ai-edge-litert isn't installed (the extra `peers`)")
+    pytest.importorskip("tflite", reason="tflite isn't installed (the extra `tflite`)")
+    options = Options(("inductor", "litert"), 1, 0.001, {"batch": 2})
+    _, litert, inductor = compare(Path(jobs["jangin"].model), 1, options).results
+    assert litert.how == "made by jangin convert from .onnx"
+    assert not litert.problem and litert.error is not None and litert.error < 1e-5
+    assert inductor.problem.endswith("put small.pt2 beside the model") and not inductor.absent
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,6 @@ def test_two_models_of_one_name_are_refused(cli: Cli, model: Path, tmp_path: Pat
 
 
 def test_all_engines_are_those_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jangin.commands.study.installed", lambda e: "1" if e == "litert" else None)
+    monkeypatch.setattr("jangin.commands.engines.installed", lambda e: "1" if e == "litert" else None)
     assert parse_engines("all") == ("jangin", "aot", "litert")
     assert parse_engines("mnn,jangin,mnn") == ("mnn", "jangin") and {"mnn", "jangin"} <= {*STUDIED}

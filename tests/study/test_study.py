@@ -20,11 +20,12 @@ import pytest
 from fake import WORK, meter
 
 from jangin.bench.arrays import load_arrays
+from jangin.bench.files import Unprepared
 from jangin.options import Options
 from jangin.study import measure
 from jangin.study import run as running
 from jangin.study import settings as folders
-from jangin.study.models import Models, Unprepared
+from jangin.study.models import Models
 from jangin.study.rows import Group, Row, RowFile
 from jangin.study.run import run
 from jangin.study.settings import Settings, recorded_engines
@@ -423,9 +424,9 @@ def test_an_exported_program_runs_in_pytorch_and_converted_in_others(model: Path
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Tanh()).eval()
     torch.export.save(torch.export.export(module, (torch.randn(1, 5),)), model.with_suffix(".pt2"))
-    settings = Settings((model.with_suffix(".pt2"),), ("eager", "onnxruntime"), **QUICK)
+    settings = Settings((model.with_suffix(".pt2"),), ("pytorch", "onnxruntime"), **QUICK)
     rows = run(settings, model.parent / "report", Options(), lambda *_: None)
-    assert [(r.engine, r.problem) for r in rows] == [("eager", ""), ("onnxruntime", "")]
+    assert [(r.engine, r.problem) for r in rows] == [("pytorch", ""), ("onnxruntime", "")]
     assert [r.how for r in rows] == ["", "made by jangin convert from .pt2"]
     assert all(r.error is not None and r.error < 1e-6 and r.median > 0 for r in rows)
 
@@ -442,7 +443,7 @@ def test_a_program_beside_the_model_is_pytorchs_own(model: Path) -> None:
     ends = [onnx.helper.make_tensor_value_info(n, 1, [1, size]) for n, size in (("x", 5), ("y", 7))]
     graph = onnx.helper.make_graph([node], "line", ends[:1], ends[1:], weights)
     onnx.save(onnx.helper.make_model(graph, ir_version=8), path)
-    plain = Settings((path,), ("eager",), **QUICK)
+    plain = Settings((path,), ("pytorch",), **QUICK)
     (row,) = run(plain, path.parent / "report", Options(), lambda *_: None)
     assert row.how == "from line.pt2, beside the model" and not row.problem and row.error < 1e-6
     path.with_suffix(".pt2").write_bytes(b"another")
@@ -479,7 +480,7 @@ def test_layers_are_told_by_jangin_and_onnx_runtime(study: Study) -> None:
 
 
 def test_a_file_that_cannot_be_made_is_told(model: Path) -> None:
-    settings = Settings((model,), ("eager",), **QUICK)
+    settings = Settings((model,), ("pytorch",), **QUICK)
     (row,) = run(settings, model.parent / "report", Options(), lambda *_: None)
     assert "can't be made of another format: put small.pt2 beside the model" in row.problem
 
