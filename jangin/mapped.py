@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import math
 import mmap
@@ -101,11 +100,13 @@ class Digests:
     def wait(self) -> list[bytes]:
         """Return the digests in order. The caller's thread helps to compute them. The byte strings are
         released."""
+        from hashlib import sha256  # which loads OpenSSL
+
         parts = self._parts
         if self._made is not None:
             return self._made
         self._hash()
-        wholes = [hashlib.sha256(len(p).to_bytes(8, "little")) for p in parts]
+        wholes = [sha256(len(p).to_bytes(8, "little")) for p in parts]
         for n, at in self._blocks:
             self._await(n, at)
             wholes[n].update(self._found[n, at])
@@ -131,8 +132,10 @@ class Digests:
                 self._hash_block(*self._left.popleft())
 
     def _hash_block(self, n: int, at: int) -> None:
+        from hashlib import sha256  # which loads OpenSSL
+
         part = self._parts[n]
-        self._found[n, at] = hashlib.sha256(part[at : at + BLOCK]).digest()
+        self._found[n, at] = sha256(part[at : at + BLOCK]).digest()
         file = part.obj
         if self._passing and _is_file(file) and len(file) == len(part):
             let_go(file, at, min(BLOCK, len(part) - at))

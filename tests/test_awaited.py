@@ -78,6 +78,28 @@ def test_the_compiled_model_takes_over_between_two_runs(model: Path, tmp_path: P
     assert np.array_equal(again(X), exe(X)) and again.wait() is again
 
 
+def test_the_compiler_begins_after_the_first_run_or_in_time(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It took time from the first answer."""
+    begun, plain = threading.Event(), local.compile
+
+    def compiled(*given: Any) -> Any:
+        begun.set()
+        return plain(*given)
+
+    monkeypatch.setattr(awaited.local, "compile", compiled)
+    monkeypatch.setattr(awaited, "PATIENCE", 60)
+    exe: Any = jangin.compile(model, wait=False, cache=False)
+    assert not begun.wait(0.05)
+    exe(X)
+    assert begun.wait(30) and exe.wait().ready
+    begun.clear()
+    monkeypatch.setattr(awaited, "PATIENCE", 0.01)
+    exe = jangin.compile(model, wait=False, cache=False)
+    assert begun.wait(30) and exe.wait().ready
+
+
 def test_its_other_attributes_wait(model: Path, tmp_path: Path, gate: Any) -> None:
     exe: Any = jangin.compile(model, wait=False, cache=False)
     threading.Timer(0.2, gate.set).start()

@@ -15,9 +15,9 @@ import jangin
 from jangin.environment import TARGET
 from jangin.runtime.load import LoadError
 from jangin.targets import resolve
-from jangin.targets.host import LEVELS, host
+from jangin.targets.host import host, levels_of
 
-LOWEST = LEVELS[host().triple.partition("-")[0]][-1].name
+LOWEST = levels_of(host().triple.partition("-")[0])[-1].name
 """The level that all machines of this one's architecture run."""
 
 

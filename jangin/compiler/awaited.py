@@ -1,22 +1,23 @@
 """Models that answer before they are compiled.
 
-Another process compiles the model in the background. Until it is done, NumPy computes the runs (see
-`compiler.interpreted`). The compiled model takes over between two runs, or within the first if that takes
-long.
+Another process compiles the model in the background, from the end of the first run on. It would otherwise
+take time from the first answer. Until it is done, NumPy computes the runs (see `compiler.interpreted`). The
+compiled model takes over between two runs, or within the first if that takes long.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jangin.compiler import local
 from jangin.compiler.interpreted import Overtaken, Unsuitable, interpreted
-from jangin.compiler.processes.isolated import Apart
 from jangin.compiler.request import Progress, Request
 from jangin.compiler.source import Files, Source
 from jangin.frontends.format import ModelSource, paired
@@ -29,31 +30,48 @@ from jangin.runtime.system import in_children
 from jangin.runtime.threads import counted
 from jangin.targets import origin
 
+if TYPE_CHECKING:
+    from jangin.compiler.processes.isolated import Apart
+
 T = TypeVar("T")
+PATIENCE = 1.0
+"""Seconds after which a model is compiled if its first run hasn't ended. Most first runs take less."""
+HANDING = 5.0
+"""The most seconds for which a program's end waits until the compiler's process has the request."""
 _turn = [threading.Lock()]
 """The lock of the one compilation that runs in the background. Models of one program are compiled one after
 another, so that they don't take the time of each other's first runs."""
 
 
+_begun: list[_Task] = []
+"""The compilations that have begun and whose requests the compiler's process doesn't have yet."""
+
+
 def _new_turn() -> None:
     _turn[0] = threading.Lock()
+    _begun.clear()
+
+
+def _hand_over() -> None:
+    """Wait at the program's end until a compilation that has begun has been requested. It fills the cache."""
+    if _begun and getattr(sys, "last_type", None) is not KeyboardInterrupt:
+        _begun[0].requested.wait(HANDING)
 
 
 in_children(_new_turn)
+atexit.register(_hand_over)
 
 
-def ready_soon(
-    apart: Apart, model: ModelSource, options: Options, progress: Progress | None, lacking: bool
-) -> Any:
-    """Return the model from the cache, or else an `Awaited` one, which `apart` compiles. Return the compiled
-    model if NumPy can't compute it. A cache that is off or empty (`lacking`) isn't asked, which would take
-    the hashes of the model and of the compiler."""
+def ready_soon(model: ModelSource, options: Options, progress: Progress | None, lacking: bool) -> Any:
+    """Return the model from the cache, or else an `Awaited` one, which is compiled in the background. Return
+    the compiled model if NumPy can't compute it. A cache that is off or empty (`lacking`) isn't asked, which
+    would take the hashes of the model and of the compiler."""
     local.device_for(options.target, origin(options.asked))
     source = (Files if lacking else Source).of(paired(model, options.weights))
     kept = local.kept(model, options, source) if isinstance(source, Source) else None
     if kept is not None:
         return kept
-    task = _Task(apart, *_from_anywhere(model, options), source, progress)
+    task = _Task(*_from_anywhere(model, options), source, progress)
     try:
         first = interpreted(model, options, task.is_done)
     except Unsuitable:
@@ -76,7 +94,6 @@ class _Task:
 
     def __init__(
         self,
-        apart: Apart,
         model: ModelSource,
         options: Options,
         source: Files | None,
@@ -87,21 +104,27 @@ class _Task:
         self.threads = counted(options.threads)
         self._progress = progress
         self._waiting = 0
-        self._apart = apart
         self._begin()
 
     def _begin(self) -> None:
         self._began_in = os.getpid()
         self.made: Runnable | None = None
         self.error: Exception | None = None
-        self._done = threading.Event()
+        self._done, self._needed = threading.Event(), threading.Event()
+        self.requested = threading.Event()
         threading.Thread(target=self._compile, name="jangin compile", daemon=True).start()
 
     def go_on(self) -> None:
         """Begin anew in a process that was forked before the end, because it has none of the threads."""
         if self._began_in != os.getpid() and not self._done.is_set():
-            self._apart = Apart(background=True)
             self._begin()
+
+    def compile(self) -> None:
+        """Have the model compiled now. It has its turn after other models."""
+        if not self._needed.is_set():
+            if self._options.cache is not False:
+                _begun.append(self)
+            self._needed.set()
 
     def is_done(self) -> bool:
         """Return whether the compiled model can run."""
@@ -110,6 +133,7 @@ class _Task:
     def wait(self) -> Runnable:
         """Wait for the compiled model, and return it. Raises the errors of `jangin.compile`."""
         self.go_on()
+        self.compile()
         self._waiting += 1
         try:
             self._done.wait()
@@ -121,6 +145,8 @@ class _Task:
         return self.made
 
     def _compile(self) -> None:
+        self._needed.wait(PATIENCE)
+        self.compile()
         try:
             with _turn[0]:
                 self.made = self._compiled()
@@ -128,13 +154,14 @@ class _Task:
             self.error = error
         finally:
             self._done.set()
+            self._has_requested()
             if self._held is not None:
                 self._held.close()
 
     def _compiled(self) -> Any:
         """Compile the model, from the contents of its file if the file was removed or replaced meanwhile."""
         try:
-            with self._apart as apart:
+            with self._apart() as apart:
                 compiled = local.compile(apart, self._model, self._options, self._tell)
             problem: Exception = CompileError("the model's file was changed or removed while it was compiled")
         except (CompileError, OSError) as error:
@@ -146,8 +173,17 @@ class _Task:
         data = None if self._held is None else self._held.read()
         if data is None:
             raise problem
-        with Apart(background=True) as apart:
+        with self._apart() as apart:
             return local.compile(apart, data, self._options, self._tell)
+
+    def _apart(self) -> Apart:
+        from jangin.compiler.processes.isolated import Apart
+
+        return Apart(background=True, requested=self._has_requested)
+
+    def _has_requested(self) -> None:
+        self.requested.set()
+        _begun[:] = [task for task in _begun if task is not self]
 
     def _tell(self, done: int, total: int, what: str) -> None:
         """Report progress while somebody waits. The caller's own output isn't disturbed otherwise."""
@@ -209,7 +245,10 @@ class Awaited(Called):
             return use(self._first)
         self._task.go_on()
         try:
-            return use(self._first)
+            try:
+                return use(self._first)
+            finally:
+                self._task.compile()
         except Overtaken:
             return use(self.wait())
         except Exception:

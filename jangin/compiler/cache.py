@@ -8,7 +8,6 @@ loaded."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import time
@@ -33,7 +32,9 @@ T = TypeVar("T")
 def key(parts: Iterable[bytes | str]) -> str:
     """Return the SHA-256 digest of a sequence of parts, in hexadecimal. The parts' lengths are hashed too, so
     that ("ab", "c") and ("a", "bc") have different keys."""
-    digest = hashlib.sha256()
+    from hashlib import sha256  # which loads OpenSSL
+
+    digest = sha256()
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
         digest.update(len(data).to_bytes(8, "little"))

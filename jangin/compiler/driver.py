@@ -13,14 +13,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from jangin.compiler.processes.interrupts import kept_interrupts
-from jangin.compiler.processes.isolated import Apart
 from jangin.environment import target_name
 from jangin.options import Given, Options, Ready, takes
+from jangin.runtime.collecting import uncollected
 from jangin.runtime.system.processes import FORKS
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
+    from jangin.compiler.processes.isolated import Apart
     from jangin.compiler.request import Progress
     from jangin.frontends.format import ModelSource
     from jangin.runtime.compiled import Compiled
@@ -125,11 +126,10 @@ def compile_by(options: Options, model: Any, progress: Progress | None = None, *
     """Do what `compile` does, with the options in one record. `example` holds the inputs, keyword inputs and
     free sizes with which a PyTorch module is exported."""
     if not options.wait and _may_go_ahead(options, model, example):
-        lacking = _lacks_all(options)
-        begun = Apart(lacking, background=True)
-        from jangin.compiler.awaited import ready_soon
+        with uncollected():
+            from jangin.compiler.awaited import ready_soon
 
-        return ready_soon(begun, model, options, progress, lacking)
+            return ready_soon(model, options, progress, _lacks_all(options))
     with kept_interrupts(), _compiler(options) as apart:
         from jangin.runtime.device import begin
 
@@ -163,6 +163,8 @@ def _compiler(options: Options) -> AbstractContextManager[Apart | None]:
         isolated = FORKS and not loaded and _has_interpreter() and not options.own
     if not isolated:
         return nullcontext()
+    from jangin.compiler.processes.isolated import Apart
+
     return Apart(at_once=_lacks_all(options))
 
 

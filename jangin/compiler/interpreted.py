@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from jangin.compiler.cases import cases, loaded
+from jangin.compiler.cases import cases, imported
 from jangin.frontends.format import ModelSource
 from jangin.ir.core import LoopNest
 from jangin.ir.graph import Array, Graph, Node
@@ -48,11 +48,12 @@ def interpreted(
     model: ModelSource, options: Options, stop: Callable[[], bool], alone: bool = False
 ) -> Runnable:
     """Return a model that is ready to be interpreted. Its runs raise Overtaken once `stop()` is true. Its
-    products take one thread, or as many as NumPy takes if no compiler runs beside it (`alone`).
+    products take one thread, or as many as NumPy takes if no compiler runs beside it (`alone`). Sizes that
+    have one name are one size here, though compiled models may let them differ.
 
     Raises Unsuitable for a model with variables or with loops that NumPy can't compute as a whole. Raises
     CompileError as compiling does."""
-    whole = loaded(model, options)
+    whole = imported(model, options)
     if whole.metadata.get("state"):
         raise Unsuitable("the model has variables")
     variants, device = cases(whole, options, layers=True), Interpreter(stop, alone)

@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jangin.compiler.cache import Cache
-from jangin.compiler.processes.isolated import Apart
 from jangin.compiler.request import Progress, Request, carry_out, entry_name
 from jangin.compiler.source import Source
 from jangin.frontends.format import Example, is_live, paired, written
@@ -25,6 +24,7 @@ from jangin.runtime.threads import counted
 from jangin.targets import Target, origin
 
 if TYPE_CHECKING:
+    from jangin.compiler.processes.isolated import Apart
     from jangin.frontends.format import ModelSource
     from jangin.runtime.compiled import Compiled
     from jangin.runtime.load import Runnable

@@ -6,6 +6,7 @@ that is possible, and a sum of products is a matrix product. Results differ by r
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
 from jangin.ir.arithmetic import apply, convert, reduce
-from jangin.ir.dtype import F32, F64, I32
+from jangin.ir.dtype import F32, F64, I8, I32, U8
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var
 from jangin.ir.graph import Array
 from jangin.ir.interpret import Arrays, evaluate_stage, size
@@ -27,7 +28,16 @@ MOST = 1 << 23
 """The most elements of an array that is made on the way. Larger stages are computed in parts."""
 EXACT = 1 << 53
 """Integers below this number are exact in double precision."""
-_IN_F32: Mapping[str, Any] = {"sqrt": np.sqrt, "exp": np.exp, "tanh": np.tanh, "log": np.log}
+EXACT_F32 = 1 << 24
+"""Integers below this number are exact in single precision."""
+PIECE = 32
+"""The fewest terms of a sum in single precision. Shorter ones take longer than double precision."""
+WINDOW = 64
+"""The most elements of a window whose extremum is found by comparing whole arrays, one for each place."""
+_IN_F32: Mapping[str, Any] = {
+    "sqrt": np.sqrt, "exp": np.exp, "tanh": np.tanh, "log": np.log,
+    "sigmoid": lambda x: np.reciprocal(1 + np.exp(-x)),
+}  # fmt: skip
 """Functions that NumPy computes in single precision about as exactly as in double precision."""
 
 
@@ -79,11 +89,18 @@ def _reduced(stage: Stage, grid: _Grid, outer: int) -> Any:
     """Return the reduced value for each point of the outer axes."""
     dtype = stage.body.dtype
     if stage.combiner == "sum":
-        factors = None if stage.rounded else _factors(stage.body, grid)
-        if factors is not None:
-            total = _contracted(*factors, grid.extents, outer)
+        products = None if stage.rounded else _products(stage.body, grid, outer)
+        if products is not None:
+            total: Any = _contracted(*products[0], outer)
+            for product in products[1:]:
+                total = total.astype(np.float64) + _contracted(*product, outer)
             return convert(total.astype(np.int64) if dtype is I32 else total, dtype)
     value = _of_rank(np.asarray(grid.value(stage.body)), len(grid.extents))
+    if stage.combiner in ("max", "min") and math.prod(value.shape[outer:]) <= WINDOW:
+        extremum = np.maximum if stage.combiner == "max" else np.minimum
+        places = (value[(..., *place)] for place in np.ndindex(value.shape[outer:]))
+        first: Any = np.asarray(identity(stage.combiner, dtype).value, dtype.numpy)
+        return functools.reduce(extremum, places, first)
     if stage.combiner in ("sum", "prod"):  # equal terms count as often as they are
         _room(math.prod(grid.extents))
         value = np.broadcast_to(value, grid.extents)
@@ -93,19 +110,49 @@ def _reduced(stage: Stage, grid: _Grid, outer: int) -> Any:
     return reduce(stage.combiner, value, kept, identity(stage.combiner, dtype).value, dtype)
 
 
-def _factors(body: Expr, grid: _Grid) -> tuple[Array, Array] | None:
-    """Return the factors of a product whose sum a matrix product computes, as arrays of the grid's rank. They
-    are floats, and exact ones for integers. Return None for any other body."""
+class _Product(NamedTuple):
+    """The factors of a sum of products, floats of the grid's rank, over a grid of these extents."""
+
+    x: Array
+    y: Array
+    extents: Sequence[int]
+
+
+def _products(body: Expr, grid: _Grid, outer: int) -> Sequence[_Product] | None:
+    """Return the products whose results add up to the sum of a body that is a product. Integers become floats
+    in which all sums are exact. Return None for any other body."""
     if not (isinstance(body, Binary) and body.op == "mul" and body.dtype in (F32, F64, I32)):
         return None
-    rank, terms = len(grid.extents), math.prod(grid.extents)
-    x, y = (np.asarray(grid.value(e)) for e in (body.a, body.b))
-    if body.dtype is I32:
-        largest = terms * _largest(x) * _largest(y)
-        if largest >= EXACT:
-            return None
-        x, y = (v.astype(np.float64) for v in (x, y))
-    return _of_rank(x, rank), _of_rank(y, rank)
+    rank = len(grid.extents)
+    if body.dtype is not I32:
+        x, y = (_of_rank(np.asarray(grid.value(e)), rank) for e in (body.a, body.b))
+        return [_Product(x, y, grid.extents)]
+    x, y = (_of_rank(np.asarray(grid.value(_before_cast(e))), rank) for e in (body.a, body.b))
+    largest, terms = _largest(x) * _largest(y), math.prod(grid.extents[outer:])
+    axis = max(range(outer, rank), key=lambda d: grid.extents[d])
+    length = EXACT_F32 // max(1, largest * (terms // grid.extents[axis]))
+    if length >= PIECE:
+        return [
+            _piece(_Product(x, y, grid.extents), axis, at, length)
+            for at in range(0, grid.extents[axis], length)
+        ]
+    if terms * largest >= EXACT:
+        return None
+    return [_Product(x.astype(np.float64), y.astype(np.float64), grid.extents)]
+
+
+def _before_cast(e: Expr) -> Expr:
+    """Return the smaller integers that an integer was widened from, which are quicker to look through."""
+    return e.a if isinstance(e, Cast) and e.a.dtype in (U8, I8) else e
+
+
+def _piece(whole: _Product, axis: int, at: int, length: int) -> _Product:
+    """Return a part of a product of integers in single precision, along one axis of the sum."""
+    part = (*(slice(None),) * axis, slice(at, at + length))
+    x, y = (v[part] if v.shape[axis] > 1 else v for v in whole[:2])
+    extents = [*whole.extents]
+    extents[axis] = min(length, extents[axis] - at)
+    return _Product(x.astype(np.float32), y.astype(np.float32), extents)
 
 
 def _largest(v: Array) -> int:
@@ -159,8 +206,9 @@ class _Grid:
     ) -> None:
         self.extents, self.arrays = [hi - lo for lo, hi in ranges], arrays
         self.env: dict[str, Any] = {k: np.int64(v) for k, v in symbols.items()}
-        for d, (axis, (lo, hi)) in enumerate(zip(axes, ranges, strict=True)):
-            self.env[axis.var.name] = _along(np.arange(lo, hi), d, len(axes))
+        self.axes = {
+            a.var.name: (d, lo, hi) for d, (a, (lo, hi)) in enumerate(zip(axes, ranges, strict=True))
+        }
         self.memo: dict[Expr, Any] = {}
 
     def value(self, e: Expr) -> Any:
@@ -172,6 +220,9 @@ class _Grid:
         if isinstance(e, Const):
             return convert(e.value, e.dtype)
         if isinstance(e, Var):
+            if e.name in self.axes:
+                d, lo, hi = self.axes[e.name]
+                return _along(np.arange(lo, hi), d, len(self.axes))
             return self.env[e.name]
         if isinstance(e, Load):
             return self._loaded(e)
@@ -193,6 +244,8 @@ class _Grid:
         array = self.arrays[e.buffer.name]
         if not e.index:
             return array
+        if (plain := self._plain(e, array)) is not None:
+            return plain
         if not array.size:
             return np.zeros(np.broadcast_shapes(*(np.shape(self.value(i)) for i in e.index)), array.dtype)
         spans = self._spans(e.index)
@@ -205,6 +258,18 @@ class _Grid:
             _room(math.prod(n + sum(p) for n, p in zip(array.shape, pads, strict=True)) - 2 * array.size)
             array = np.pad(array, pads, mode="edge")
         return self._view(array, spans, [p[0] for p in pads])
+
+    def _plain(self, e: Load, array: Array) -> Array | None:
+        """Return the whole array, with axes of size 1 where the grid has further ones. Return None for a load
+        that needs more than this."""
+        shape, last = [1] * len(self.extents), -1
+        for index, extent in zip(e.index, array.shape, strict=True):
+            d, lo, hi = self.axes.get(index.name, (-1, 0, 0)) if isinstance(index, Var) else (-1, 0, 0)
+            if d > last and (lo, hi) == (0, extent):
+                shape[d], last = extent, d
+            elif extent != 1 or not (isinstance(index, Const) and index.value == 0):
+                return None
+        return array.reshape(shape)
 
     def _view(self, array: Array, spans: Sequence[_Span], begins: Sequence[int]) -> Array:
         start = tuple(s.first + b for s, b in zip(spans, begins, strict=True))
@@ -243,9 +308,15 @@ class _Grid:
 
     def _spans(self, index: Sequence[Expr]) -> list[_Span] | None:
         """Return the indices of a load as linear functions of the grid's axes, or None if one isn't."""
-        linear = [_linear(np.asarray(self.value(i))) for i in index]
+        linear = [self._span(i) for i in index]
         spans = [s for s in linear if s is not None]
         return spans if len(spans) == len(linear) else None
+
+    def _span(self, index: Expr) -> _Span | None:
+        if isinstance(index, Var) and index.name in self.axes:
+            d, lo, hi = self.axes[index.name]
+            return _Span({d: 1} if hi - lo > 1 else {}, lo, hi - 1)
+        return _linear(np.asarray(self.value(index)))
 
 
 def _along(line: Array, axis: int, rank: int) -> Array:

@@ -68,7 +68,6 @@ These are the rules of plans. Constants and kernels are kept beside the text.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -120,7 +119,9 @@ def _check(c: Check) -> str:
 def digest(array: Array) -> str:
     """Return the name of a large array in text: a digest of its dtype, shape and bytes, 24 hexadecimal
     digits."""
-    hashed = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+    from hashlib import sha256  # which loads OpenSSL
+
+    hashed = sha256(f"{array.dtype}{array.shape}".encode())
     if array.dtype == object:
         hashed.update(repr(array.tolist()).encode())
     else:

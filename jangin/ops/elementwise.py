@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-import ml_dtypes
 import numpy as np
 
 from jangin.ir.dtype import BOOL, F8E8M0, F32, F64, U8, DType
@@ -71,7 +70,9 @@ def convert(x: Expr, dtype: DType, saturate: bool = True, round_mode: str = "up"
     if dtype is F8E8M0 and x.dtype is not F8E8M0:
         return _power_of_two(cast(F32, x), saturate, round_mode)
     if dtype.is_float and dtype.bits == 8 and saturate and x.dtype != dtype:
-        info = ml_dtypes.finfo(dtype.numpy)
+        from ml_dtypes import finfo  # it takes as long to import as a small model to lower
+
+        info = finfo(dtype.numpy)
         x = wide(x) if x.dtype.is_float else cast(F64, x)
         return cast(dtype, minimum(maximum(x, float(info.min)), float(info.max)))
     return cast(dtype, x)

@@ -13,7 +13,6 @@ Equal artefacts give equal files.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -83,6 +82,8 @@ class Artifact:
         """Write the artefact to an open file, whose position is a multiple of PLACE. Return the digest of
         header and objects, which covers the constants' digests. With a `pool`, constants are added to it, not
         written."""
+        from hashlib import sha256  # which loads OpenSSL
+
         from jangin.ir.text import print_plan
 
         if self.check is not None:
@@ -121,7 +122,7 @@ class Artifact:
                 release(constants.values())
         file.write(bytes(start + end - file.tell()))
         header = head(digests.wait())
-        whole = hashlib.sha256(header + code).digest()
+        whole = sha256(header + code).digest()
         file.seek(first)
         file.write(PREFIX.pack(MAGIC, VERSION, len(header), whole) + header + code)
         file.write(bytes(start - file.tell()))
@@ -143,6 +144,8 @@ class Artifact:
     ) -> tuple[Artifact, bytes]:
         """Read the artefact that lies in a file from its position up to the byte `end`. Return it with its
         digest. With a `pool`, constants are taken from the pool."""
+        from hashlib import sha256  # which loads OpenSSL
+
         from jangin.ir.parse import parse_plan
         from jangin.ir.verify_plan import verify_plan
 
@@ -153,7 +156,7 @@ class Artifact:
             require(isinstance(lengths, list) and all(map(is_size, lengths)), "the lengths of its objects")
             require(sum(lengths) <= end - file.tell(), "the lengths of its objects")
             code = file.read(sum(lengths))
-        if hashlib.sha256(text + code).digest() != digest:
+        if sha256(text + code).digest() != digest:
             raise damaged(path, "its checksum is wrong")
         with refusing(path):
             start, size = placed(file.tell()), header["constant_bytes"]

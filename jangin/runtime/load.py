@@ -10,13 +10,13 @@ from jangin.host.table import HostFunction
 from jangin.runtime.compiled import Compiled, read_artifact
 from jangin.runtime.device import Device, LoadError
 from jangin.runtime.executable import Executable
-from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.several_artifact import SeveralArtifact
-from jangin.runtime.stateful import StatefulExecutable, checked_state
 from jangin.runtime.variants import VariantsExecutable, single
 
 if TYPE_CHECKING:
+    from jangin.runtime.program import ProgramExecutable
     from jangin.runtime.several import SeveralExecutable
+    from jangin.runtime.stateful import StatefulExecutable
 
 Loaded: TypeAlias = "Executable | ProgramExecutable | VariantsExecutable | SeveralExecutable"
 Runnable: TypeAlias = "Loaded | StatefulExecutable"
@@ -32,7 +32,11 @@ def executable(
     """Make an artefact of any kind ready to run. Raises LoadError if this machine can't run it."""
     loaded = _loaded(artifact, threads, functions, device)
     state = artifact.metadata.get("state")
-    return StatefulExecutable(loaded, checked_state(loaded, state)) if state else loaded
+    if not state:
+        return loaded
+    from jangin.runtime.stateful import StatefulExecutable, checked_state
+
+    return StatefulExecutable(loaded, checked_state(loaded, state))
 
 
 def _loaded(

@@ -10,7 +10,6 @@ The file consists of these parts:
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import json
 import os
@@ -64,6 +63,8 @@ class ProgramArtifact:
 
     def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
         """Write the artefact to an open file, and return its digest, as `Artifact.write` does."""
+        from hashlib import sha256  # which loads OpenSSL
+
         from jangin.ir.program_text import print_program
 
         bodies, parts = bodies_of(self.parts, pool)
@@ -76,7 +77,7 @@ class ProgramArtifact:
             "parts": parts,
         }
         header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-        digest = hashlib.sha256(header).digest()
+        digest = sha256(header).digest()
         file.write(PREFIX.pack(PROGRAM_MAGIC, VERSION, len(header), digest) + header)
         write_bodies(file, bodies)
         return digest
@@ -93,11 +94,13 @@ class ProgramArtifact:
     ) -> tuple[ProgramArtifact, bytes]:
         """Read the artefact from an open file, and return it with its digest, as `Artifact.read_from`
         does."""
+        from hashlib import sha256  # which loads OpenSSL
+
         from jangin.ir.program_text import parse_program
         from jangin.ir.verify_program import verify_program
 
         text, digest = read_header(file, path, PROGRAM_MAGIC, "a compiled program", end)
-        if hashlib.sha256(text).digest() != digest:
+        if sha256(text).digest() != digest:
             raise damaged(path, "its checksum is wrong")
         with refusing(path):
             header = fields(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +17,12 @@ from jangin.runtime.device import Device
 from jangin.runtime.executable import SHAPES, Executable
 from jangin.runtime.pickled import Loaded
 from jangin.runtime.profile import LaunchTime
-from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.sizes import Evaluator, Sizes, needed, solved
 from jangin.runtime.variants_artifact import VariantsArtifact, Whole, listed
+
+if TYPE_CHECKING:
+    from jangin.runtime.program import ProgramExecutable
 
 
 class VariantsExecutable(Called, Loaded):
@@ -143,7 +145,8 @@ class VariantsExecutable(Called, Loaded):
             for variant, conditions in zip(reversed(self.variants), reversed(self._conditions), strict=True):
                 if all(map(value, conditions)):
                     return variant
-            if isinstance(self.variants[0], ProgramExecutable) and all(map(value, self._artifact.limits(0))):
+            is_program = isinstance(self._artifact.parts[0], ProgramArtifact)
+            if is_program and all(map(value, self._artifact.limits(0))):
                 return self.variants[0]
             unmet = " and ".join(needed(c, by) for c, by in self._conditions[0].items() if not value(c))
         except ValueError:  # a size isn't known
@@ -186,5 +189,7 @@ def _whole(
     share: Executable | None = None,
 ) -> Executable | ProgramExecutable:
     if isinstance(artifact, ProgramArtifact):
+        from jangin.runtime.program import ProgramExecutable
+
         return ProgramExecutable(artifact, threads, functions, device, share)
     return Executable(artifact, threads, share, device)

@@ -11,7 +11,6 @@ The file consists of these parts:
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -173,11 +172,13 @@ def require_same_ends(parts: Sequence[Whole]) -> None:
 
 def write_pooled(file: BinaryIO, magic: bytes, content: Mapping[str, Any], parts: Sequence[Whole]) -> None:
     """Write several artefacts to a file, then the constants of all of them, each content once."""
+    from hashlib import sha256  # which loads OpenSSL
+
     pool = Pool()
     bodies, lines = bodies_of(parts, pool)
     content = {**content, "parts": lines, "constant_bytes": pool.bytes}
     header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-    digest = hashlib.sha256(header).digest()
+    digest = sha256(header).digest()
     file.write(PREFIX.pack(magic, VERSION, len(header), digest) + header)
     write_bodies(file, bodies)
     file.write(bytes(placed(file.tell()) - file.tell()))
@@ -189,8 +190,10 @@ def read_pooled(
 ) -> tuple[dict[str, Any], tuple[Whole, ...], bytes]:
     """Read a file that `write_pooled` wrote. Return its header, artefacts and digest. Raises
     ArtifactError."""
+    from hashlib import sha256  # which loads OpenSSL
+
     text, digest = read_header(file, path, magic, kind, end)
-    if hashlib.sha256(text).digest() != digest:
+    if sha256(text).digest() != digest:
         raise damaged(path, "its checksum is wrong")
     with refusing(path):
         header = fields(text)

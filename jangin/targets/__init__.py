@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from jangin import environment
 from jangin.runtime.device import LoadError
-from jangin.targets import arm, micro, riscv, systems, wasm, x86
 from jangin.targets.host import host
-from jangin.targets.several import SEPARATOR, several
 from jangin.targets.target import Target
 
-NAMED: dict[str, Target] = {
-    t.name: t
-    for t in (
+if TYPE_CHECKING:
+    NAMED: dict[str, Target]
+    """The targets that need no device, by name. Their modules are imported when the table is asked for."""
+
+
+def __getattr__(name: str) -> Any:
+    if name == "NAMED":
+        return _named()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@cache
+def _named() -> dict[str, Target]:
+    from jangin.targets import arm, micro, riscv, wasm, x86
+
+    targets = (
         x86.V2, x86.V3, x86.V3_VNNI, x86.V4, x86.V4_VNNI, x86.V4_VBMI, x86.V4_BF16, x86.V4_AMX,
         arm.AARCH64, arm.CORTEX_A53, arm.CORTEX_A72, arm.CORTEX_A76, arm.NEOVERSE_N1,
         arm.NEOVERSE_V1,
@@ -22,8 +35,10 @@ NAMED: dict[str, Target] = {
         riscv.RISCV64, riscv.RISCV64_V, micro.CORTEX_M0PLUS, micro.CORTEX_M4, micro.CORTEX_M7,
         micro.CORTEX_M33, micro.CORTEX_M55, micro.RISCV32IMC, micro.RISCV32GC,
         wasm.WASM32,
-    )
-}  # fmt: skip
+    )  # fmt: skip
+    return {t.name: t for t in targets}
+
+
 OTHER_NAMES = {
     "arm64": "aarch64", "armv7a": "armv7", "x86_64": "x86-64-v2", "riscv64gc": "riscv64",
     "cortex-m0+": "cortex-m0plus",
@@ -50,21 +65,25 @@ def resolve(target: str | Target | None = None) -> Target:
     if isinstance(target, Target):
         return target
     target = OTHER_NAMES.get(target, target)
-    if SEPARATOR in target:
-        return several(target, [resolve(name) for name in target.split(SEPARATOR)])
     if target in ("cpu", "host"):
         return host()
+    from jangin.targets import systems
+    from jangin.targets.several import SEPARATOR, several
+
+    if SEPARATOR in target:
+        return several(target, [resolve(name) for name in target.split(SEPARATOR)])
     if (kind := target.partition(":")[0]) in DEVICES:
         found: Target = import_module(f"jangin.targets.{kind}").named(target)
         return found
-    if target in NAMED:
-        return NAMED[target]
+    named = _named()
+    if target in named:
+        return named[target]
     processor, system = systems.split(target) or ("", systems.LINUX)
     processor = OTHER_NAMES.get(processor, processor)
-    if processor in NAMED:
-        return systems.on(NAMED[processor], system)
+    if processor in named:
+        return systems.on(named[processor], system)
     raise ValueError(
-        f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(NAMED)}, "
+        f"unknown target {target!r}{_nearest(target)} known: cpu, {', '.join(named)}, "
         f"{', '.join(DEVICES)}, {', '.join(_cuda())}; "
         f"after a processor, -{', -'.join(systems.SYSTEMS)}"
     )
@@ -98,11 +117,11 @@ def _nearest(name: str) -> str:
     name."""
     from difflib import get_close_matches
 
-    if near := get_close_matches(name, ["cpu", *NAMED, *_cuda()], 2):
+    if near := get_close_matches(name, ["cpu", *_named(), *_cuda()], 2):
         return f", did you mean {' or '.join(near)}?"
-    features = {f.lstrip("+") for t in NAMED.values() for f in t.features.split(",")}
+    features = {f.lstrip("+") for t in _named().values() for f in t.features.split(",")}
     for feature in get_close_matches(name, sorted(features), 1):
-        have = " or ".join(t.name for t in NAMED.values() if t.has(feature))
+        have = " or ".join(t.name for t in _named().values() if t.has(feature))
         return f": features come with targets ({feature}: {have});"
     return ";"
 

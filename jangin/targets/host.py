@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 
 from jangin.runtime.processor import why_not
 from jangin.runtime.system.processor import architecture, cache_sizes, processor_features, processor_maker
-from jangin.targets import arm, riscv, x86
 from jangin.targets.target import Target
 
-_X86_64 = x86.V4_AMX, x86.V4_BF16, x86.V4_VBMI, x86.V4_VNNI, x86.V4, x86.V3_VNNI, x86.V3, x86.V2
-LEVELS: Mapping[str, Sequence[Target]] = {
-    "x86_64": _X86_64,
-    "aarch64": (arm.NEOVERSE_V1, arm.NEOVERSE_N1, arm.AARCH64),
-    "riscv64": (riscv.RISCV64_V, riscv.RISCV64),
+LEVELS: Mapping[str, tuple[str, ...]] = {
+    "x86_64": ("x86", "V4_AMX", "V4_BF16", "V4_VBMI", "V4_VNNI", "V4", "V3_VNNI", "V3", "V2"),
+    "aarch64": ("arm", "NEOVERSE_V1", "NEOVERSE_N1", "AARCH64"),
+    "riscv64": ("riscv", "RISCV64_V", "RISCV64"),
 }
-"""The levels of each architecture, best first. Every machine runs the last one."""
-SLOW = {x86.V4_BF16.name: "GenuineIntel"}
+"""The module of each architecture, and the names of its levels, best first. Every machine runs the last one.
+Only this machine's module is imported."""
+SLOW = {"x86-64-v4-bf16": "GenuineIntel"}
 """A level that a maker's processors are slower at than at the next one, and the maker. Intel's add two
 products of bfloat16 at half the rate of float32 multiply-adds: ResNet-50 took 1.58 times as long."""
 
@@ -34,14 +34,21 @@ def host() -> Target:
 @cache
 def _of(architecture: str) -> Target:
     """The best level that this machine runs, cached because every compilation asks twice."""
-    levels = LEVELS.get(architecture)
-    if levels is None:
+    if architecture not in LEVELS:
         raise ValueError(f"there is no target for {architecture}; known: {', '.join(LEVELS)}")
+    levels = levels_of(architecture)
     maker = processor_maker()
     level = next((t for t in levels if SLOW.get(t.name) != maker and _has(t)), levels[-1])
     caches = cache_sizes()
-    names = {1: "l1", 2: "l2", 3: "l3"}
-    return level.with_figures(**{names[n]: size for n, size in caches.items() if n in names})
+    fields = {1: "l1", 2: "l2", 3: "l3"}
+    return level.with_figures(**{fields[n]: size for n, size in caches.items() if n in fields})
+
+
+def levels_of(architecture: str) -> list[Target]:
+    """Return the levels of a known architecture, best first."""
+    module, *names = LEVELS[architecture]
+    own = import_module(f"jangin.targets.{module}")
+    return [getattr(own, name) for name in names]
 
 
 def _has(target: Target) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from jangin.ir import quick
 from jangin.ir.core import Conv, Pool
-from jangin.ir.dtype import BOOL, F16, F32, I8, I32, I64
+from jangin.ir.dtype import BOOL, F16, F32, I8, I32, I64, U8
 from jangin.ir.expr import Buffer, Expr, Load, Var, call, cast, const, land, select
 from jangin.ir.graph import Array
 from jangin.ir.interpret import evaluate_stage
@@ -109,3 +109,35 @@ def test_a_result_that_can_t_be_halved_is_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(quick, "MOST", 2)
     with pytest.raises(quick.TooLarge):
         quick.quick_stage(STAGES["sum of one operand"], {"row": np.ones((9, 5), np.float32)}, {"n": 9})
+
+
+@pytest.mark.parametrize("depth", [30, 515, 516, 1031, 1500, 70000])
+def test_long_sums_of_integers_are_exact(depth: int) -> None:
+    """Sums are single floats while these are exact, then several of them, and then double floats."""
+    left, right = Buffer("left", U8, of(2, depth)), Buffer("right", I8, of(depth, 3))
+    stage = reduction(
+        Buffer("out", I32, of(2, 3)), [depth], "sum",
+        lambda at, k: multiplied(Load(left, (at[0], k[0])), Load(right, (k[0], at[1])), I32),
+    )  # fmt: skip
+    x, w = np.full((2, depth), 255, np.uint8), np.full((depth, 3), -128, np.int8)
+    x[1, ::3], w[::2, 1], w[1::5, 2] = 254, 127, 1
+    made = quick.quick_stage(stage, {"left": x, "right": w}, {})
+    assert np.array_equal(made, (x.astype(np.int64) @ w.astype(np.int64)).astype(np.int32))
+
+
+def test_numbers_of_a_window_may_be_nan() -> None:
+    x = np.random.default_rng(SEED).standard_normal((2, 6, 9, 7)).astype(np.float32)
+    x[0, 0, 2, 3], x[1, 2] = np.nan, -np.inf
+    (stage,) = pool_te(
+        (X,), Buffer("out", F32, of(2, 6, 5, 7)), Pool("max", (3, 2), (2, 1), (1, 1), (1, 0, 1, 1), of(5, 7))
+    )
+    made = quick.quick_stage(stage, {"x": x}, {})
+    assert np.array_equal(made, evaluate_stage(stage, {"x": x}, {}), equal_nan=True)
+
+
+def test_sigmoids_of_large_numbers_are_0_and_1() -> None:
+    x = np.array([[-1e30, -90, -20, 0, 1e-7], [20, 90, 1e30, np.inf, -np.inf]], np.float32)
+    stage = compute(Buffer("out", F32, of(2, 5)), lambda i, j: call("sigmoid", Load(ROW, (i, j))))
+    made, wanted = quick.quick_stage(stage, {"row": x}, {}), evaluate_stage(stage, {"row": x}, {})
+    tiny = np.finfo(np.float32).tiny  # smaller results are 0
+    np.testing.assert_allclose(made, wanted, rtol=1e-6, atol=float(tiny))

@@ -20,7 +20,7 @@ from jangin.runtime.system.processes import End, end_of, kill_group, start_group
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from multiprocessing.connection import Connection
 
     from jangin.compiler.request import Progress, Request
@@ -127,10 +127,13 @@ class Apart:
     cache's file, or from the other process's memory, so that no other file is left over.
 
     In the `background` these processes only get the time of the processor that no other process needs. They
-    also finish a compilation for the cache after this process has ended, unless Ctrl-C ended it."""
+    also finish a compilation for the cache after this process has ended, unless Ctrl-C ended it. `requested`
+    is called when they have the request, and needn't this process for it any more."""
 
-    def __init__(self, at_once: bool = False, background: bool = False) -> None:
-        self._background = background
+    def __init__(
+        self, at_once: bool = False, background: bool = False, requested: Callable[[], object] | None = None
+    ) -> None:
+        self._background, self._requested = background, requested
         self._started = _start(background) if at_once and not self._waiting() else None
 
     def _waiting(self) -> list[_Started]:
@@ -177,6 +180,8 @@ class Apart:
                 started.pipe.send(request)
                 if model is not None:
                     send_handle(started.pipe, model, None)
+                if self._requested is not None:
+                    self._requested()
                 return _result(started.pipe, progress)
             except (EOFError, BrokenPipeError, ConnectionResetError):
                 end = started.ended(wait=True)

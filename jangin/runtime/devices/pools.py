@@ -6,7 +6,6 @@ import os
 import threading
 import weakref
 from collections.abc import Sequence
-from hashlib import sha256
 from typing import NamedTuple
 
 from jangin.runtime.elf import Image
@@ -68,6 +67,8 @@ def pool_for(image: Image, codes: Sequence[bytes], threads: int) -> Pool:
     Models that use all processors share one pool, so that a hundred loaded models have as many threads as
     one. A model with another number of threads gets its own pool, because callers divide the processors among
     models by that number."""
+    from hashlib import sha256  # which loads OpenSSL
+
     if threads != default_threads():
         return Pool(image, threads)
     name = POOL_CREATE.name.encode()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from jangin.runtime.system import lacking
+
+if TYPE_CHECKING:
+    import subprocess
 
 FORKS = hasattr(os, "fork")
 """Whether this system can fork processes; the compiler's own process and its workers rely on it."""
@@ -43,6 +45,8 @@ def start_group(
     Raises Lacking on a system without groups."""
     if not FORKS:
         raise lacking("groups of processes", "compile with isolated=False")
+    import subprocess
+
     streams: dict[str, Any] = dict.fromkeys(
         ("stdin", "stdout", "stderr"), subprocess.DEVNULL if background else None
     )
