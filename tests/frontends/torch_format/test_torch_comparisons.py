@@ -86,3 +86,15 @@ def test_where_the_maximum_stands() -> None:
         values, indices = pool(x)
     torch.testing.assert_close(values, F.max_pool2d(x, 2), equal_nan=True)
     torch.testing.assert_close(x.flatten(2).gather(2, indices.flatten(2)), values.flatten(2), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64", "uint8"])
+def test_powers_of_integers(dtype: str) -> None:
+    """1 and -1 have powers with negative exponents. They were 0, as those of other numbers are."""
+    bases = torch.tensor([-3, -2, -1, 0, 1, 2, 5] if dtype != "uint8" else [0, 1, 2, 3, 200]).to(
+        getattr(torch, dtype)
+    )
+    exponents = torch.tensor([-128, -3, -2, -1, 0, 1, 2, 7] if dtype != "uint8" else [0, 1, 2, 7]).to(
+        bases.dtype
+    )
+    alike(torch.pow, bases[:, None], exponents)

@@ -53,8 +53,10 @@ def _backward(forward: Lowering, sized: int = 0) -> Lowering:
 
     def lower(b: Builder, out: Result, grad_output: Tensor, **given: Any) -> Tensor:
         x = given.pop("self", None)
-        if x is None:
-            x = b.expand(b.scalar(0, out.dtype), given.pop("input_size"))
+        if x is None:  # its numbers aren't read, but known ones would be folded, and then have no gradient
+            ones = [1] * grad_output.rank
+            first = b.slice(grad_output, [0] * grad_output.rank, ones, ones)
+            x = b.expand(b.cast(b.reshape(first, ()), out.dtype), given.pop("input_size"))
         if sized:
             given["output_size"] = grad_output.shape[-sized:]
         return _gradients(b, forward, grad_output, {"self": x}, **given)["self"]

@@ -246,7 +246,16 @@ def floor_divide(b: Builder, out: Result, self: Operand, other: Operand) -> Tens
 
 @lowers("pow")
 def pow(b: Builder, out: Result, self: Operand, exponent: Operand) -> Tensor:
-    return pow_(b, scalar(b, self, out.dtype), scalar(b, exponent, out.dtype))
+    """Return the power. An integer's power with a negative exponent is 0, except for the bases 1 and -1."""
+    x, y = scalar(b, self, out.dtype), scalar(b, exponent, out.dtype)
+    if out.dtype.kind != "i":
+        return pow_(b, x, y)
+
+    def body(v: Expr, n: Expr) -> Expr:
+        odd = operation("and", n, const(1, n.dtype))
+        return operation("pow", v, select(lor(eq(v, 1), eq(v, -1)), odd, n))
+
+    return b.map(body, x, y)
 
 
 @lowers("where")
