@@ -436,9 +436,9 @@ def updated(k: Kernel, name: str) -> Tensor:
 
         return each("u", begin, count, width_of(k), one)
 
-    factors = [scaled(_as(k, alpha), conjugate(y[j], is_conjugate))]
+    factors = [scaled(alpha, conjugate(y[j], is_conjugate))]
     if rank_2:
-        factors.append(scaled(conjugate(_as(k, alpha)), conjugate(x[j])))
+        factors.append(scaled(conjugate(alpha), conjugate(x[j])))
     column = all_held(factors, worked)
     if a is not None and k.parts == 2:
         diagonal = element(2, out, *a.place(j, j))
@@ -454,8 +454,3 @@ def updated(k: Kernel, name: str) -> Tensor:
     return k.nest(
         " ".join(k.routine.operands), block(copied, If(is_some(alpha), For(j, k.size("n"), column))), name
     )
-
-
-def _as(k: Kernel, value: Value) -> Value:
-    """Return a factor as an element, which is complex if the elements are."""
-    return number(value) if k.parts == 2 else value

@@ -51,7 +51,9 @@ def run(
     ordered = tuple([sizes[n] for n in order])
     if not routine.in_place(letter):
         outputs = executable.execute([arrays[n] for n in inputs], ordered)
-        return [_whole(a) for a in outputs] if letter in PAIRS and not routine.is_real else outputs
+        of_pairs = letter in PAIRS and not routine.is_real
+        both = zip(routine.written, outputs, strict=True)
+        return [_whole(a) if of_pairs and name not in routine.real else a for name, a in both]
     ready = _readied(executable, ordered)
     try:
         ready.run([address(arrays[n]) for n in (*inputs, *routine.written)])

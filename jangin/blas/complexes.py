@@ -10,7 +10,7 @@ from jangin.blas.columns import each, factor
 from jangin.blas.dense import Pair, Product
 from jangin.blas.elements import Around, Elements, Panel, Place, alone
 from jangin.blas.kernel import Kernel
-from jangin.blas.numbers import Number, at, number, scaled, stored
+from jangin.blas.numbers import Number, Value, at, conjugate, is_zero, number, scaled, stored, times
 from jangin.ir.expr import Buffer, Expr, Var, const, eq, land, maximum, minimum, select
 from jangin.ir.loop import For, If, Stmt, Store, block
 from jangin.ir.records import dataclass
@@ -50,7 +50,7 @@ class Left(Complex):
     """The real matrix of `factor` times an operand. An element with the parts r and i is r, -i in its even
     row, and i, r in its odd one."""
 
-    factor: Number | None = None
+    factor: Value = None
 
     def copied(
         self, panel: Panel, place: Place, first: Expr, begin: Expr, end: Expr, around: Around = alone
@@ -58,7 +58,7 @@ class Left(Complex):
         term, row = Var("ct"), Var("cr")
         t, is_odd = (begin + term) // 2, eq((begin + term) % 2, const(1))
         assert self.factor is not None
-        value = self.factor * self.element(minimum(first // 2 + row, self.rows // 2 - 1), t)
+        value = times(self.factor, self.element(minimum(first // 2 + row, self.rows // 2 - 1), t))
         squares = Number(select(is_odd, -value.im, value.re), select(is_odd, value.re, value.im))
         index = place(row, begin + term)
         copy = stored(panel.buffer, index, squares)
@@ -99,14 +99,14 @@ class Products(Product):
         hermitian: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(k, names, (2 * m, n), 2 * depth, triangle)
-        self.hermitian, self.alpha = hermitian, number(factor(k, "alpha"))
+        self.hermitian, self.alpha = hermitian, factor(k, "alpha")
 
     def buffer(self, name: str) -> Buffer:
         return Buffer(f"x{self.names.split().index(name)}", self.dtype, self.k[name].shape)
 
     def left(
         self, name: str, rows: Expr, turned: bool, is_conjugate: bool,
-        kind: str = "whole", lower: bool = False, other: Number | None = None,
+        kind: str = "whole", lower: bool = False, other: Value = None,
     ) -> Left:  # fmt: skip
         """Return a left operand, with the factor alpha unless an `other` one is given."""
         unit = kind == "triangular" and self.k.is_set("diag")
@@ -131,7 +131,7 @@ class Products(Product):
     def _scalar(self, name: str) -> Expr:
         zero, one = (const(n, self.dtype) for n in (0, 1))
         if name == "alpha":
-            return select(self.alpha.is_zero, zero, one)
+            return select(is_zero(self.alpha), zero, one)
         return one if name in self.names.split() else zero
 
     def _blocks(self, pair: Pair, row: Expr, rows: Expr, column: Expr, columns: Expr, is_first: bool) -> Stmt:
@@ -140,12 +140,19 @@ class Products(Product):
         beyond = first + minimum(rows * self.tile.rows, self.m - row * self.tile.rows) // 2
         across = minimum(columns * self.tile.columns, self.n - place)
         j_th = place + j
+        beta = factor(self.k, "beta") if "beta" in self.names.split() else None
+        one, zero = const(1, self.dtype), const(0, self.dtype)
+        if isinstance(beta, Expr):
+            keeps = eq(beta, one)
+        elif beta is not None:
+            keeps = land(eq(beta.re, one), eq(beta.im, zero))
         if self.hermitian:
+            inside = land(j_th >= first, j_th < beyond)
             own = stored(self.out, (j_th, j_th), number(at(self.out, j_th, j_th).re))
-            work = block(work, For(j, across, If(land(j_th >= first, j_th < beyond), own)))
-        if "beta" not in self.names.split() or not is_first:
+            real = For(j, across, If(inside, own))
+            work = block(work, If(land(is_zero(self.alpha), keeps), block(), real))
+        if beta is None or not is_first:
             return work
-        beta = number(factor(self.k, "beta"))
         if self.triangle:
             low, high = (
                 (maximum(first, j_th), beyond) if self.triangle == "L" else (first, minimum(beyond, j_th + 1))
@@ -156,9 +163,8 @@ class Products(Product):
         def scale(r: Expr) -> Stmt:
             return stored(self.out, (j_th, r), scaled(beta, at(self.out, j_th, r)))
 
-        one, zero = const(1, self.dtype), const(0, self.dtype)
         loop = For(j, across, each("b", low, maximum(high - low, const(0)), self.tile.lanes, scale))
-        return block(If(land(eq(beta.re, one), eq(beta.im, zero)), block(), loop), work)
+        return block(If(keeps, block(), loop), work)
 
 
 def gemm(k: Kernel) -> Tensor:
@@ -220,7 +226,7 @@ def syr2k(k: Kernel) -> Tensor:
     n, turned, hermitian = k.size("n"), k.is_set("trans"), k.routine.name == "her2k"
     p = Products(k, "alpha a b beta", n, n, k.size("k"), k.options["uplo"], hermitian)
     pairs = []
-    for one, other, own in (("a", "b", p.alpha), ("b", "a", p.alpha.conjugate(hermitian))):
+    for one, other, own in (("a", "b", p.alpha), ("b", "a", conjugate(p.alpha, hermitian))):
         left = p.left(one, n, turned, hermitian and turned, other=own)
         pairs.append(Pair(left, p.right(other, n, turned, hermitian and not turned)))
     return p.result(*pairs)

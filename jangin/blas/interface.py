@@ -233,7 +233,7 @@ def _result(c: Compiled, name: str) -> tuple[str, list[str], list[str]]:
     if name == "result":
         return "&result", [f"  {'int64_t' if r.name == 'iamax' else c.result} result;"], []
     if name in r.scalars:
-        return f"&r_{name}", [f"  {c.type} r_{name};"], [f"  *{name} = r_{name};"]
+        return f"&r_{name}", [f"  {c.type_of(name)} r_{name};"], [f"  *{name} = r_{name};"]
     extents = _extents(r, name)
     if name in r.in_place(c.letter):
         if name in r.matrices:

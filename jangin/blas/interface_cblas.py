@@ -42,7 +42,7 @@ def cblas_declaration(c: Compiled) -> str:
         elif _is_value(c, word):
             params.append(f"{c.type_of(word)} {word}")
         else:
-            kind = c.type if c.letter in "sd" else "void"
+            kind = c.type_of(word) if c.letter in "sd" or word in r.real else "void"
             params.append(f"{'' if word in r.written else 'const '}{kind} *{word}")
     result, name = "size_t" if r.name == "iamax" else c.result, f"cblas_{c.name}"
     if c.result.endswith("_Complex"):

@@ -14,7 +14,12 @@ typedef enum { CblasNonUnit = 131, CblasUnit = 132 } CBLAS_DIAG;
 typedef enum { CblasLeft = 141, CblasRight = 142 } CBLAS_SIDE;
 /* A program may define its own xerbla_, which is called with a routine's name and an argument's number. */
 void xerbla_(const char *name, const int *info, size_t length);
+void xerbla_array_(const char *name, const int *length, const int *info);
 int lsame_(const char *a, const char *b, size_t one, size_t other);
+float scabs1_(const void *z);
+double dcabs1_(const void *z);
+float cblas_scabs1(const void *z);
+double cblas_dcabs1(const void *z);
 <DECLARATIONS>
 #ifdef __cplusplus
 }
@@ -39,6 +44,20 @@ __attribute__((weak)) void xerbla_(const char *name, const int *info, size_t len
   fprintf(stderr, " ** On entry to %.*s parameter number %2d had an illegal value\\n", (int)length,
           name, *info);
 }
+
+void xerbla_array_(const char *name, const int *length, const int *info) {
+  xerbla_(name, info, (size_t)(*length > 0 ? *length : 0));
+}
+
+/* The sum of the magnitudes of a complex number's parts. */
+#define CABS1(T, L)                                                                      \\
+  T L##cabs1_(const void *z) {                                                           \\
+    const T *parts = (const T *)z;                                                       \\
+    return (parts[0] < 0 ? -parts[0] : parts[0]) + (parts[1] < 0 ? -parts[1] : parts[1]); \\
+  }                                                                                      \\
+  T cblas_##L##cabs1(const void *z) { return L##cabs1_(z); }
+CABS1(float, s)
+CABS1(double, d)
 
 /* Whether two letters are equal but for their case. */
 int lsame_(const char *a, const char *b, size_t one, size_t other) {

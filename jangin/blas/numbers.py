@@ -96,9 +96,17 @@ def is_some(value: Value) -> Expr:
     return eq(is_zero(value), const(False, BOOL))
 
 
+def times(factor: Value, value: Value) -> Value:
+    """Return the product. A real factor multiplies both parts of a complex number, so that NaN or infinity in
+    one of them doesn't get into the other."""
+    if isinstance(value, Number) and not isinstance(factor, Number):
+        return Number(factor * value.re, factor * value.im)
+    return factor * value
+
+
 def scaled(factor: Value, value: Value) -> Value:
     """Return the product, which is 0 for a factor of 0 even if the value is NaN."""
-    product, nothing = factor * value, is_zero(factor)
+    product, nothing = times(factor, value), is_zero(factor)
     if isinstance(product, Number):
         return product.unless(nothing)
     return select(nothing, const(0, product.dtype), product)

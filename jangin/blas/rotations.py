@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from jangin.blas.kernel import Kernel
+from jangin.blas.numbers import Number, element, parts_of
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Buffer, Expr, Load, Var, call, const, eq, land, lor, maximum, minimum, ne, select
 from jangin.ir.loop import For, If, Let, Stmt, Store, block
+from jangin.ir.records import dataclass
 from jangin.ops.values import Tensor
 
 
@@ -40,6 +44,55 @@ def rotg(k: Kernel) -> tuple[Tensor, ...]:
         return k.b.map(value, k["a"], k["b"])
 
     return case(0), case(1), case(2), case(3)
+
+
+def complex_rotg(k: Kernel) -> tuple[Tensor, ...]:
+    """The rotation that turns complex (a, b) to (r, 0): r, the real c, and s.
+
+    A number is divided by its largest part before it is squared, so no square overflows."""
+    out = Buffer("out", k.dtype, (const(5),))
+    a, b = (element(2, Buffer(f"x{n}", k.dtype, (const(2),)), const(0)) for n in range(2))
+
+    def written(of_a: _Polar, of_b: _Polar) -> Stmt:
+        scale, u, v, h = (Var(n, k.dtype) for n in ("scale", "u", "v", "h"))
+        s = of_a.along * of_b.along.conjugate()
+        unturned = eq(of_b.size, const(0, k.dtype))
+        values = [
+            select(unturned, x, p * (h * scale))
+            for x, p in zip(parts_of(a), parts_of(of_a.along), strict=True)
+        ]
+        values += [u / h, s.re * (v / h), s.im * (v / h)]
+        stores = block(*(Store(out, (const(n),), value) for n, value in enumerate(values)))
+        nothing = block(*(Store(out, (const(n),), const(float(n == 2), k.dtype)) for n in range(5)))
+        body: Stmt = Let(h, call("sqrt", u * u + v * v), stores)
+        for own, number in ((u, of_a), (v, of_b)):
+            body = Let(own, number.length * (number.size / scale), body)
+        return Let(scale, maximum(of_a.size, of_b.size), If(eq(scale, const(0, k.dtype)), nothing, body))
+
+    nest = _polar("a", a, lambda of_a: _polar("b", b, lambda of_b: written(of_a, of_b)))
+    all_of = k.b.loop_nest([k["a"], k["b"]], nest, k.dtype, out.shape)
+    r, c, s = (k.b.slice(all_of, (at,), (n,), (1,)) for at, n in ((0, 2), (2, 1), (3, 2)))
+    return r, k.b.reshape(c, ()), s
+
+
+@dataclass(frozen=True)
+class _Polar:
+    """A complex number: its largest part `size`, its length divided by it, and its direction."""
+
+    size: Expr
+    length: Expr
+    along: Number
+
+
+def _polar(name: str, value: Number, work: Callable[[_Polar], Stmt]) -> Stmt:
+    """Return work that has a number's length and its direction, which is 1 for 0."""
+    size, length, re, im = (Var(f"{name}_{n}", value.re.dtype) for n in ("size", "length", "re", "im"))
+    is_zero, nothing = eq(size, const(0, size.dtype)), const(0, size.dtype)
+    along = Number(select(is_zero, nothing + 1, re / length), select(is_zero, nothing, im / length))
+    divisor = select(is_zero, nothing + 1, size)
+    inner: Stmt = Let(length, call("sqrt", re * re + im * im), work(_Polar(size, length, along)))
+    inner = Let(re, value.re / divisor, Let(im, value.im / divisor, inner))
+    return Let(size, maximum(call("abs", value.re), call("abs", value.im)), inner)
 
 
 D1, D2, X1, FLAG, H11, H21, H12, H22 = range(8)

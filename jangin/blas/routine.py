@@ -130,7 +130,7 @@ class Routine:
     @cached_property
     def real(self) -> tuple[str, ...]:
         """The factors that are real numbers though the elements are complex."""
-        known = {"scal_real": ("a",), "rot": ("c", "s"), "her": ("alpha",), "hpr": ("alpha",)}
+        known = {"scal_real": ("a",), "rot": ("c", "s"), "rotg": ("c",), "her": ("alpha",), "hpr": ("alpha",)}
         return {**known, "herk": ("alpha", "beta"), "her2k": ("beta",)}.get(self.name, ())
 
     @cached_property

@@ -176,12 +176,13 @@ _LIKE: Mapping[str, str] = {
     "hemm": "symm", "herk": "syrk", "her2k": "syr2k",
 }  # fmt: skip
 """The complex routines that real ones have other names for."""
-_BODIES: Mapping[str, Callable[[Kernel], Tensor]] = {
+_BODIES: Mapping[str, Callable[[Kernel], Tensor | tuple[Tensor, ...]]] = {
     "gemm": complexes.gemm, "gemmtr": complexes.gemmtr, "symm": complexes.symm,
     "syrk": complexes.syrk, "syr2k": complexes.syr2k, "trmm": complexes.trmm, "trsm": columns.solved_systems,
+    "rotg": rotations.complex_rotg,
 }  # fmt: skip
 """The kernels of complex routines that differ from the real ones', by the real names."""
-_REAL_ONLY = {*_LIKE.values(), "sdsdot", "dsdot", "rotm", "rotg", "rotmg"} - {
+_REAL_ONLY = {*_LIKE.values(), "sdsdot", "dsdot", "rotm", "rotmg"} - {
     "scal", "symm", "syrk", "syr2k",
 }  # fmt: skip
 """The real routines that no complex one shares its name with."""
@@ -191,7 +192,9 @@ def _complex(name: str, like: str) -> Routine:
     """Return the complex routine that has the arguments of a real one."""
     real = ROUTINES[like]
     scipy = real.scipy.replace("]", ",overwrite_x]") if name == "scal_real" else real.scipy
-    return replace(real, name=name, scipy=scipy, body=_BODIES.get(like, real.body), types="cz")
+    results = "a c s" if name == "rotg" else real.results
+    body = _BODIES.get(like, real.body)
+    return replace(real, name=name, scipy=scipy, results=results, body=body, types="cz")
 
 
 COMPLEX: Mapping[str, Routine] = {

@@ -17,8 +17,8 @@ from jangin.blas.vectors import TASK
 
 SIZES = ((7, 5, 3), (33, 65, 17), (1, 1, 1), (130, 71, 129), (250, 139, 300), (2100, 3, 2))
 """Rows, columns and terms. The last ones are more than a task has of each."""
-BEYOND_SCIPY = ("axpby", "gemmtr")
-"""Routines that SciPy lacks."""
+BEYOND_SCIPY = ("axpby", "gemmtr", "rotg")
+"""Routines that SciPy lacks, or whose results it leaves in part to chance: the c of `rotg`."""
 
 
 def near(found: Any, wanted: Any, letter: str, terms: int) -> None:
@@ -176,6 +176,24 @@ def test_results_without_rows_columns_or_terms() -> None:
 def test_a_wrong_argument_is_told_by_its_number(name: str, given: tuple[Any, ...], told: str) -> None:
     with pytest.raises(BlasError, match=told):
         getattr(blas, name)(*given)
+
+
+@pytest.mark.parametrize("letter", "cz")
+def test_a_rotation_makes_the_second_number_0(letter: str) -> None:
+    """c a + s b is r, and c b - conj(s) a is 0, at sizes whose squares overflow or underflow too."""
+    rng, unit = np.random.default_rng(25), float(np.finfo(DTYPES[letter]).eps)
+    most = 18 if letter == "c" else 150
+    for number in range(60):
+        scale = 10.0 ** rng.integers(-most, most, 2)
+        a, b = (complex(DTYPES[letter](complex(*rng.standard_normal(2)) * s)) for s in scale)
+        a, b = (0j if number % 7 == 0 else a), (0j if number % 11 == 0 else b)
+        c, s = getattr(blas, f"{letter}rotg")(a, b)
+        size = max(abs(a), abs(b)) or 1.0
+        assert isinstance(c, float)
+        assert c >= 0
+        assert abs(c * b / size - np.conj(s) * a / size) < 8 * unit
+        assert abs(c * c + abs(s) ** 2 - 1) < 8 * unit
+    assert getattr(blas, f"{letter}rotg")(0j, 0j) == (1, 0)
 
 
 def test_a_real_factor_is_no_complex_number() -> None:

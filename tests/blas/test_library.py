@@ -1,10 +1,8 @@
-"""BLAS as a shared library or C: CBLAS's and Fortran's symbols, and Netlib's tests of them."""
+"""BLAS as a shared library or C: CBLAS's and Fortran's symbols of some routines."""
 
 from __future__ import annotations
 
 import ctypes
-import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,14 +11,11 @@ import numpy as np
 import pytest
 
 from jangin.blas.library import emit
-from jangin.blas.table import COMPLEX, ROUTINES
 from jangin.options import Options
 
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="a library needs a C compiler")
 
 GUARD = 777.0
-LAPACK = Path(os.environ.get("LAPACK_SOURCE", "lapack"))
-"""A checkout of Reference-LAPACK, whose tests of BLAS are run and not copied."""
 DOUBLE = ctypes.c_double
 
 
@@ -116,36 +111,3 @@ def test_a_library_has_only_the_functions_that_its_interfaces_call(tmp_path: Pat
 def test_an_unknown_routine_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no routine .dgem.; known: .*dgemm"):
         emit(tmp_path, ["dgem"])
-
-
-NEWER = ("skewsymv", "skewsyr2", "skewsymm", "skewsyr2k")
-"""Routines of drafts of the next LAPACK, which its tests name and no BLAS has yet."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("level", [1, 2, 3])
-@pytest.mark.parametrize("letter", "sdcz")
-def test_netlibs_tests_pass(letter: str, level: int, tmp_path: Path) -> None:
-    """Netlib's own programs run on the library, with every variant, step and error exit."""
-    name = f"{letter}blat{level}"
-    source = LAPACK / "BLAS" / "TESTING" / f"{name}.f"
-    if shutil.which("gfortran") is None or not source.exists():
-        pytest.skip("gfortran, or the checkout of Reference-LAPACK that LAPACK_SOURCE names, isn't here")
-    table = ROUTINES if letter in "sd" else COMPLEX
-    names = [r.named(letter) for r in table.values() if r.level == level]  # the mixed ones have no letter
-    emit(tmp_path, names)
-    lacking = "".join(f"void {letter}{n}_(void) {{ abort(); }}\n" for n in NEWER)
-    (tmp_path / "lacking.c").write_text(f"#include <stdlib.h>\n{lacking}")
-    command = ["gfortran", "-w", "-O1", str(source), "lacking.c", "./libjangin_blas.so", "-Wl,-rpath,."]
-    subprocess.run([*command, "-o", "program"], cwd=tmp_path, check=True, timeout=120)
-    given = ""
-    if level > 1:
-        given = source.with_suffix(".in").read_text()
-        given = re.sub(r"(SKEW\w+ +)T", r"\1F", given)
-    done = subprocess.run(
-        ["./program"], cwd=tmp_path, input=given, capture_output=True, text=True, timeout=120
-    )
-    told = done.stdout + "".join(p.read_text() for p in tmp_path.glob("*.out"))
-    counts = [*map(int, re.findall(r"(\d+) FAILED", told))]
-    assert counts and not any(counts), told[-3000:]
-    assert not done.returncode, done.stderr
