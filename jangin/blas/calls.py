@@ -51,13 +51,19 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
     needed = [n for n in required.split(",") if n]
 
     repeated: dict[Hashable, Direct] = {}
+    last: list[Direct | None] = [None, None]  # the call that is tried first, and the one before this
     dtype = np.dtype(NUMPY[letter])
 
     def call(*given: Any, **named: Any) -> Any:
+        if not named and (first := last[0]) is not None and (result := first.taken(given)) is not None:
+            return result
         held = (*given, *named.values()) if named else given
         kind = (*named, set_to(), *same_kind(held, dtype))
         direct = repeated.get(kind)
         if direct is not None and direct.fits(held):
+            if not named and direct is last[1] and direct.expect(given):
+                last[0] = direct
+            last[1] = direct
             return direct(held)
         unknown = [n for n in named if n not in names or n in names[: len(given)]]
         if len(given) > len(names) or unknown:

@@ -73,7 +73,7 @@ class Ready:
     def __init__(self, made: Executable, sizes: tuple[int, ...]) -> None:
         call = made.native_call(sizes)
         self.table, self._held = call.table, call
-        self.entry = ENTRY.prepared(*call.words)
+        self.entry, self.take = ENTRY.prepared(*call.words), call.take
         self.places = [*call.inputs, *(call.outputs[n] for n in made.plan.outputs if n in call.outputs)]
 
     def run(self, addresses: Sequence[int]) -> None:

@@ -70,6 +70,10 @@ class Image:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._memory))  # from now on only `_unmap` releases it
         weakref.finalize(self, _unmap, self._memory).atexit = False
 
+    def has(self, name: str) -> bool:
+        """Return whether an object defines an exported function."""
+        return name in self._exports
+
     def address(self, name: str) -> int:
         """Return the address of an exported function. Raises LoadError if no object defines `name`."""
         if name not in self._exports:

@@ -87,9 +87,10 @@ POOL_ROUNDS = Function("jangin_pool_rounds", "void", f"{_HAND_OUT}, i64 rounds, 
 FLOW = Function("jangin_flow", "i32", "ptr ops")
 """Runs the operations of a script (`runtime.script`). Returns 0, or the number of the failure."""
 
-TAKE = Function("jangin_take", "i32", "ptr table, ptr wanted")
-"""Checks that arrays are as wanted. If all are, it stores their addresses in a table of pointers and returns
-1, else it returns 0.
+TAKE = Function("jangin_take_objects", "i32", "ptr table, ptr wanted")
+"""Checks that objects are as wanted. If all are, it returns 1, else 0. It stores the addresses of arrays in a
+table of pointers, and the numbers of floats and complex numbers where they are wanted.
 
-`wanted` is made by `runtime.arrays.wanted`, with the address of the tuple of arrays in its first word. The
-function reads Python's objects, so the interpreter's lock must be held."""
+`wanted` is made by `runtime.arrays.wanted`, with the address of the tuple of objects in its first word. The
+function reads Python's objects, so the interpreter's lock must be held. Files of version 7 and before may
+lack it."""

@@ -184,3 +184,62 @@ def test_threads_keep_kinds_of_calls_at_once() -> None:
 def _keep_many(kinds: dict[Hashable, Direct], thread: int) -> None:
     for turn in range(20_000):
         keep(kinds, (thread, turn), None)  # type: ignore[arg-type]  # what is kept doesn't matter
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each call was one that native code found equal to the last kind."""
+    told: list[bool] = []
+    take = Direct.taken
+
+    def watched(self: Direct, values: tuple[object, ...]) -> object:
+        result = take(self, values)
+        told.append(result is not None)
+        return result
+
+    monkeypatch.setattr(Direct, "taken", watched)
+    return told
+
+
+def test_a_kind_of_call_that_comes_again_is_taken_by_native_code(taken: list[bool]) -> None:
+    for seed in range(6):
+        a, factor = matrix(seed), 0.5 + seed
+        np.testing.assert_allclose(blas.dgemm(factor, a, a), factor * a @ a, atol=1e-13)
+    assert taken[-2:] == [True, True]
+    b, other = matrix(1), np.asfortranarray(np.ones((N, N + 1)))
+    alike = [(2, b, b), (2.0, b.T, b), (2.0, b, b.astype(np.float32)), (2.0, b, other), (2.0, b[::-1], b)]
+    for factor, left, right in alike:
+        np.testing.assert_allclose(blas.dgemm(factor, left, right), 2.0 * left @ right, atol=1e-5)
+        assert not taken[-1]
+    np.testing.assert_allclose(blas.dgemm(np.float64(3), b, b), 3 * b @ b, atol=1e-13)
+    np.testing.assert_allclose(blas.dgemm(3.0, b, b), 3 * b @ b, atol=1e-13)
+
+
+def test_native_code_writes_into_a_callers_array_only_if_it_may(taken: list[bool]) -> None:
+    x = np.arange(1.0, 8.0)
+    for turn in range(5):
+        y = np.ones(7)
+        assert blas.daxpy(x, y, 7, 2.0) is y
+        np.testing.assert_array_equal(y, 1 + 2 * x)
+        assert taken[-1:] != [False] or turn < 3
+    fixed = np.ones(7)
+    fixed.flags.writeable = False
+    np.testing.assert_array_equal(blas.daxpy(x, fixed, 7, 2.0), 1 + 2 * x)
+    assert (fixed == 1).all()
+    bad = np.full(7, np.nan)
+    np.testing.assert_array_equal(blas.daxpy(bad, np.ones(7), 7, 0.0), np.ones(7))
+
+
+def test_a_changed_number_of_threads_is_noticed(taken: list[bool]) -> None:
+    a = matrix(3)
+    try:
+        for threads in (1, 2):
+            blas.set_threads(threads)
+            for _ in range(4):
+                np.testing.assert_allclose(blas.dgemm(1.0, a, a), a @ a, atol=1e-13)
+            assert taken[-1]
+            blas.set_threads(3)
+            blas.dgemm(1.0, a, a)
+            assert not taken[-1]
+    finally:
+        blas.set_threads(None)

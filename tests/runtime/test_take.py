@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,16 @@ from plans import N, affine, buffer, chain, compiled, launch, plan
 
 from jangin.backends.llvm.objects import compile_modules
 from jangin.backends.llvm.take import take_module
-from jangin.runtime.arrays import DESCRIBED, wanted
+from jangin.runtime.arrays import (
+    ALIGNED,
+    DESCRIBED,
+    F_ORDER,
+    WRITEABLE,
+    array_wanted,
+    number_wanted,
+    object_wanted,
+    wanted,
+)
 from jangin.runtime.elf import Image
 from jangin.runtime.executable import Executable
 from jangin.runtime.functions import TAKE
@@ -27,9 +35,9 @@ class Sub(np.ndarray):
 
 
 class Taker:
-    def __init__(self, *arrays: tuple[tuple[int, ...], np.dtype[Any], list[int]]) -> None:
+    def __init__(self, *objects: list[int]) -> None:
         self.image = Image([compile_modules([("take", take_module(V2))], V2)])
-        self.table, self.wanted = (ctypes.c_int64 * 8)(), wanted(arrays)
+        self.table, self.wanted = (ctypes.c_int64 * 8)(), wanted(objects)
         given = ctypes.addressof(self.table), ctypes.addressof(self.wanted)
         self.take = TAKE.prepared(self.image.address(TAKE.name), *given, locked=True)
 
@@ -43,14 +51,14 @@ def test_objects_are_as_described_here() -> None:
 
 
 def test_addresses_go_to_their_places() -> None:
-    take = Taker(((2, 3), FLOAT, [4, 1]), ((), HALF, []), ((0,), FLOAT, [2]))
+    take = Taker(*(array_wanted(*a) for a in (((2, 3), FLOAT, [4, 1]), ((), HALF, []), ((0,), FLOAT, [2]))))
     x, s, none = np.zeros((2, 3), FLOAT), np.zeros((), HALF), np.zeros(0, FLOAT)
     assert take(x, s, none)
     assert [*take.table] == [0, x.ctypes.data, none.ctypes.data, 0, x.ctypes.data, 0, 0, 0]
 
 
 def test_only_what_is_wanted_is_taken() -> None:
-    take = Taker(((2, 3), FLOAT, [0]))
+    take = Taker(array_wanted((2, 3), FLOAT, [0]))
     x = np.zeros((2, 3), FLOAT)
     fixed = x.copy()
     fixed.flags.writeable = False
@@ -68,6 +76,39 @@ def test_only_what_is_wanted_is_taken() -> None:
     for given in unfit:
         assert not take(*given), given
         assert take.table[0] == 7
+
+
+def test_flags_numbers_and_other_objects_are_taken() -> None:
+    numbers = [np.zeros((), t) for t in (np.float64, np.float32, np.complex128, np.complex64)]
+    samples = 1.0, np.float64(1), 1j, 1j
+    flags = F_ORDER | ALIGNED | WRITEABLE
+    objects = [number_wanted(s, n) for s, n in zip(samples, numbers, strict=True)]
+    word = "word"
+    take = Taker(array_wanted((2, 3), FLOAT, [5], flags), *objects, object_wanted(1), object_wanted(word))
+    a = np.zeros((3, 2), FLOAT).T
+    given = (a, 0.1, np.float64(0.3), 0.5 - 0.1j, -0.7 + 2j, 1, word)
+    assert take(*given)
+    assert take.table[5] == a.ctypes.data
+    assert [n.item() for n in numbers] == [
+        0.1,
+        float(np.float32(0.3)),
+        0.5 - 0.1j,
+        complex(np.complex64(-0.7 + 2j)),
+    ]
+    fixed = a.copy(order="F")
+    fixed.flags.writeable = False
+    others = (
+        (fixed, np.zeros((2, 3), FLOAT)),
+        (1, np.float64(1)),
+        (1.0,),
+        (1.0,),
+        (None, 1.0),
+        (2, True),
+        ("words",),
+    )
+    for n, unfit in enumerate(others):
+        for one in unfit:
+            assert not take(*given[:n], one, *given[n + 1 :]), (n, one)
 
 
 def odd(x: np.ndarray) -> list[tuple[Callable[[Executable], object], object]]:

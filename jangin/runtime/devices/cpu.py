@@ -15,7 +15,7 @@ import numpy as np
 from jangin.ir.checks import IndexOutOfRange, failure
 from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
-from jangin.runtime.arrays import DESCRIBED, address, wanted
+from jangin.runtime.arrays import DESCRIBED, address, array_wanted, wanted
 from jangin.runtime.device import NativeCall, Transfer
 from jangin.runtime.devices.pools import pool_for
 from jangin.runtime.elf import Image, process_symbol
@@ -78,6 +78,7 @@ class Code:
             self.users[b.base if b.kind == "alias" else b.name].append(i)
         self.fixed = [(i, address(a)) for n, a in plan.constants.items() for i in self.users.get(n, ())]
         self.inputs = [self.users[n] for n in plan.inputs]
+        self.take = image.address(TAKE.name) if DESCRIBED and image.has(TAKE.name) else 0
 
     @property
     def pool(self) -> int:
@@ -106,7 +107,9 @@ class Code:
             sources[name] = (base, memory.table[numbers[name]] or 0)
         failed = partial(memory.failure, layout)
         words = memory.words(layout)
-        return NativeCall(words, memory.table, self.inputs, outputs, sources, failed, (self, memory))
+        return NativeCall(
+            words, memory.table, self.inputs, outputs, sources, failed, self.take, (self, memory)
+        )
 
 
 def _symbol(name: str) -> int:
@@ -169,13 +172,14 @@ class Mapped:
 
     def _expect(self, layout: Layout) -> None:
         """Make the table by which `again` checks arrays, unless it exists."""
-        if self._wanted is None and DESCRIBED:
+        if self._wanted is None and self._code.take:
             buffers = map(self._code.plan.buffer, self._code.plan.inputs)
             shapes = [(layout.shapes[b.name], b.dtype.numpy) for b in buffers]
             expected = [(*s, places) for s, places in zip(shapes, self._code.inputs, strict=True)]
-            check = wanted([*expected, *((shape, dtype, at) for _, _, shape, dtype, at in self._made)])
-            take = self._code.image.address(TAKE.name)
-            self._take = TAKE.prepared(take, self.table_at, ctypes.addressof(check), locked=True)
+            expected += [(shape, dtype, at) for _, _, shape, dtype, at in self._made]
+            check = wanted([array_wanted(*array) for array in expected])
+            given = self.table_at, ctypes.addressof(check)
+            self._take = TAKE.prepared(self._code.take, *given, locked=True)
             self._wanted = check
 
     def words(self, layout: Layout) -> tuple[int, ...]:
