@@ -200,9 +200,8 @@ def model_by(
 
 
 def for_kind(options: Options, kind: str, constants: str) -> Options:
-    """Return the options with the target that makes this kind of code, and with its tuning results. Browsers
-    download a package, and weights for Winograd's method take up to 4 times as many bytes, so packages are
-    made without it. Raises ValueError if the target makes no such kind."""
+    """Return the options with the target that makes this kind of code, and with its tuning results. Raises
+    ValueError if it makes none."""
     if kind not in KINDS:
         raise ValueError(
             f"nothing is emitted as {kind!r}; known: {', '.join(KINDS)}, and jgn, which build makes"
@@ -218,7 +217,7 @@ def for_kind(options: Options, kind: str, constants: str) -> Options:
             f"{', '.join(target.outputs)} can be"
         )
     target = target.of_c if kind == "c" else target.emitted
-    return with_winners(options.but(target=target, winograd=options.winograd and kind != "web"), 1)
+    return with_winners(options.but(target=target), 1)
 
 
 def lies_beside(target: Target, kind: str, constants: str) -> bool:

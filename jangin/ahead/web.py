@@ -30,7 +30,7 @@ from jangin.runtime.devices.wgsl import (
     bind,
     extent,
     launch_numbers,
-    words,
+    rows,
 )
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.sizes import Evaluator
@@ -122,15 +122,15 @@ class _Package:
                 places[b.name] = self._constant(b.name, size)
             elif b.kind != "alias":
                 places[b.name] = Range(f"{b.kind} {b.name}", size)
-                self.buffers[f"{b.kind} {b.name}"] = words(size)
+                self.buffers[f"{b.kind} {b.name}"] = rows(size)
         for b in self.plan.buffers:
             if b.kind == "alias":
                 size = math.prod(self.layout.shapes[b.name]) * b.dtype.bytes
                 base = places[b.base]
                 places[b.name] = Range(base.handle, size, base.start)
-        self.buffers["arena"] = words(max([p.end for p in places.values() if p.handle == "arena"], default=0))
+        self.buffers["arena"] = rows(max([p.end for p in places.values() if p.handle == "arena"], default=0))
         for n, block in enumerate(self.blocks):
-            self.buffers[f"weights {n}"] = words(block[-1][0] + block[-1][1].nbytes)
+            self.buffers[f"weights {n}"] = rows(block[-1][0] + block[-1][1].nbytes)
         return places
 
     def _constant(self, name: str, size: int) -> Range:
@@ -144,14 +144,14 @@ class _Package:
         return Range(f"weights {len(self.blocks) - 1}", size, at)
 
     def weights(self) -> Iterator[Array]:
-        """Yield the contents of all blocks, one after the other. Each block is padded to whole words."""
+        """Yield the contents of all blocks, one after the other. Each block is padded to whole rows."""
         for block in self.blocks:
             end = 0
             for at, array in block:
                 yield np.zeros(at - end, np.uint8)
                 yield array
                 end = at + array.nbytes
-            yield np.zeros(-end % 4, np.uint8)
+            yield np.zeros(rows(end) - end, np.uint8)
 
     # --- launches
 
@@ -204,7 +204,7 @@ class _Package:
             groups = min(groups, max(1, tasks // grain) if grain else 1, 4 * UNITS)
         memory = [self.places[name] for name in launch.args]
         if program.scratch:
-            size = words(self.layout.stride * groups)
+            size = rows(self.layout.stride * groups)
             self.buffers["scratch"] = max(size, self.buffers.get("scratch", 0))
             memory.append(Range("scratch", size))
         try:
@@ -220,7 +220,7 @@ class _Package:
             numbers = launch_numbers(tasks, groups, self.layout.stride, turn, rounds if alone else 1)
             yield {
                 "shader": name, "nodes": str(launch.sources), "groups": extent(groups),
-                "bindings": [[p.handle, p.start, words(p.size)] for p in parts],
+                "bindings": [[p.handle, p.start, rows(p.size)] for p in parts],
                 "numbers": program.values({**told, **numbers}),
             }  # fmt: skip
 

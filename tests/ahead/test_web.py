@@ -246,7 +246,7 @@ def test_bindings_never_overlap() -> None:
     one = [Range("a", 256, at) for at in (0, 1024, 200, 300)]
     bindings, starts, parts = bind([*one, Range("b", 4)], 8, 4096)
     assert bindings.of == (0, 1, 0, 0, 2) and starts == [0, 1024, 0, 0, 0]
-    assert [(p.handle, p.start, p.end) for p in parts] == [("a", 0, 556), ("a", 1024, 1280), ("b", 0, 4)]
+    assert [(p.handle, p.start, p.end) for p in parts] == [("a", 0, 560), ("a", 1024, 1280), ("b", 0, 16)]
     bindings, starts, parts = bind([Range("a", 256, 256 * n) for n in range(9)], 8, 4096)
     assert set(bindings.of) == set(starts) == {0} and parts[0].end == 9 * 256
     with pytest.raises(ValueError, match="9 ranges of memory apart"):
@@ -256,7 +256,7 @@ def test_bindings_never_overlap() -> None:
 def test_large_ranges_have_several_bindings() -> None:
     bindings, _, parts = bind([Range("a", 1000), Range("b", 8)], 8, 600)
     assert bindings.counts == (2, 1) and bindings.words == 128
-    assert [(p.handle, p.start, p.end) for p in parts] == [("a", 0, 512), ("a", 512, 1000), ("b", 0, 8)]
+    assert [(p.handle, p.start, p.end) for p in parts] == [("a", 0, 512), ("a", 512, 1008), ("b", 0, 16)]
 
 
 # --- in a browser

@@ -25,6 +25,7 @@ from jangin.ir.parse import parse_func
 from jangin.ir.text import print_func
 from jangin.ir.traversal import walk
 from jangin.ir.words import INTRINSICS, PAIRS, PRODUCTS
+from jangin.runtime.devices.webgpu import opened
 from jangin.targets.webgpu import WEBGPU
 
 ADAPTERS = usable()
@@ -270,3 +271,41 @@ def test_bytes_of_one_word_are_written_by_many_work_items() -> None:
     got = run(func, {"x": x, "y": np.zeros(256, np.uint8)}, {}, ADAPTERS[0])
     np.testing.assert_array_equal(got["y"], x.astype(np.uint8))
     assert shader(func, WEBGPU).accesses == {"0": "r", "1": "b"}
+
+
+ROWS = """
+func k(x: f32[2, 12], s: f32[3], y: out f32[2, 12], b: out u8[8], z: out f32[11]) {
+  block t in 2 {
+    thread i in 2 {
+      vector c in 4 {
+        y[t, i * 8 + c] = select(i < 1, x[t, i * 8 + c] * s[t], x[t, c + 8] + s[i + 1])
+      }
+      vector c in 4 { z[i * 7 + c] = x[t, i + c] }
+      b[t * 4 + i] = u8(s[i])
+    }
+  }
+}
+"""
+
+
+@pytest.mark.parametrize("most", [8, 1])
+def test_rows_of_words_are_loaded_and_stored_at_once(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows at multiples of four words are. Others go word by word, even if they are in one binding with bytes
+    that many work-items write."""
+    rng = np.random.default_rng()
+    func = parse_func(ROWS)
+    given: dict[str, Array] = {
+        "x": rng.standard_normal((2, 12)).astype(np.float32), "s": np.float32([3, 7, 200]),
+        "y": np.zeros((2, 12), np.float32), "b": np.zeros(8, np.uint8), "z": np.zeros(11, np.float32),
+    }  # fmt: skip
+    given["x"][1] = given["x"][0]  # both groups write z
+    want = {k: v.copy() for k, v in given.items()}
+    run_func(func, want, {})
+    monkeypatch.setattr(opened(ADAPTERS[0]), "most_buffers", most)
+    made = shader(func, WEBGPU)
+    assert made.accesses == {"0": "qr", "1": "r", "2": "t", "3": "b", "4": "w"}
+    got = run(func, given, {}, ADAPTERS[0], made=made)
+    for name in ("y", "b", "z"):
+        np.testing.assert_allclose(got[name], want[name], rtol=1e-6, err_msg=made.text())
+    kinds = re.findall(r"array<([\w<>]+)>;", made.text())
+    assert kinds == ["vec4<u32>", "u32", "vec4<u32>", "atomic<u32>", "u32"]

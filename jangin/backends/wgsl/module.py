@@ -11,7 +11,8 @@ from jangin.backends.walk.kernel import Kernel
 from jangin.backends.wgsl.longs import FITS
 from jangin.backends.wgsl.placed import placed
 from jangin.backends.wgsl.prelude import texts
-from jangin.backends.wgsl.writer import STORED, WgslWriter
+from jangin.backends.wgsl.rows import LANES, RowWriter, in_rows
+from jangin.backends.wgsl.writer import STORED
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Buffer, Const
 from jangin.ir.graph import CompileError
@@ -19,7 +20,7 @@ from jangin.ir.groups import grouped, per_thread, shared_layout, threads
 from jangin.ir.kernel import rounds, sizes
 from jangin.ir.loop import Alloc, Func, statements
 from jangin.ir.simplify import interval
-from jangin.runtime.devices.wgsl import Shader
+from jangin.runtime.devices.wgsl import READING, Shader
 from jangin.targets.target import Target
 
 SHARED = 16 << 10
@@ -41,10 +42,10 @@ def shader(func: Func, target: Target, name: str = "") -> Shader:
         raise CompileError(f"{func.name}: its groups share {room} bytes, of which every device has {SHARED}")
     items = threads(func) if grouped(func) else 1
     known = [(_end(low, 0), _end(high, FITS[1])) for _, (low, high) in sizes(func)]
-    writer = WgslWriter(target, func.name, known, items, rooms)
-    Kernel(per_thread(narrowed(func, target, 1)), writer).run()
+    writer = RowWriter(target, func.name, known, items, rooms)
+    Kernel(per_thread(in_rows(narrowed(func, target, LANES))), writer).run()
     lines = placed(tidy([*writer.arrays, *writer.lines], (), lambda _: ""))
-    if not any("r" in used and used - {"r"} for used in writer.accesses.values()):
+    if not any(used & READING and used - READING for used in writer.accesses.values()):
         lines = [line.replace(STORED, "") for line in lines]
     in_rounds = str(rounds(func)) != "1"
     if in_rounds:

@@ -1,7 +1,7 @@
 """Write one kernel's body as WGSL text (see `backends.walk.writer`).
 
-WGSL has no pointers, so an address is an array and the index of an element. All values are scalars, because
-devices run work-items side by side and divide vectors anyway.
+WGSL has no pointers, so an address is an array and the index of an element. Values are scalars, because
+devices run work-items side by side and divide vectors anyway (see `backends.wgsl.rows`).
 
 Buffers are arrays of 32-bit words. Functions in the shader's head access them (see `runtime.devices.wgsl`).
 `r0(i)` reads word i of buffer 0, and `w0(i, v)` stores it. `h0` and `b0` store 16 and 8 bits of a word."""
@@ -47,7 +47,7 @@ it out."""
 
 
 @dataclass(frozen=True)
-class _Place:
+class Place:
     """The element `index` of an array.
 
     - `words` ends the names of the functions that access a buffer's words: the buffer's number, or "s" for
@@ -65,9 +65,9 @@ class WgslWriter(Functions):
 
     - `helpers` has the functions of `prelude` that the body calls.
     - `accesses` has the letters of the functions that the body calls for each buffer's words.
+    - `places` has the element of each address.
+    - `rows` has the lanes of each value with several (see `backends.wgsl.rows`).
     - `rooms` has the number of elements of each shared buffer, by its first byte."""
-
-    most_lanes = 1
 
     def __init__(
         self,
@@ -81,7 +81,8 @@ class WgslWriter(Functions):
         self.arrays: list[str] = []
         self.shareds: dict[str, str] = {}
         self.accesses: dict[str, set[str]] = {}
-        self._places: dict[Pointer, _Place] = {}
+        self.places: dict[Pointer, Place] = {}
+        self.rows: dict[tuple[str, DType], Sequence[Value]] = {}
         self._sums: dict[str, tuple[str, ...]] = {}  # what was added, by the name of the sum
         self._factors: dict[str, set[str]] = {}  # what was multiplied, by the name of a product's sum
         self._sizes, self._threads, self._rooms = sizes, threads, rooms
@@ -91,7 +92,7 @@ class WgslWriter(Functions):
         return row.name == "widen" and F16 in row.dtypes
 
     def parameter(self, number: int) -> Pointer:
-        return self._placed(_Place(f"p{number}", self.index(0), str(number)))
+        return self._placed(Place(f"p{number}", self.index(0), str(number)))
 
     def size(self, number: int) -> Value:
         return self.leaf(f"s{number}", *self._sizes[number])
@@ -105,35 +106,10 @@ class WgslWriter(Functions):
         assert at.number is not None
         name, count = f"shared{int(at.number)}", self._rooms[int(at.number)]
         self.shareds[name] = f"var<workgroup> {name}: array<{self.type(dtype)}, {max(1, count)}>;"
-        return self._placed(_Place(name, self.index(0)))
+        return self._placed(Place(name, self.index(0)))
 
     def barrier(self) -> None:
         self.lines.append(f"  {STORED}workgroupBarrier();")
-
-    # --- one value for all lanes
-
-    def zeros(self, dtype: DType, lanes: int) -> Value:
-        return self.constant(0, dtype)
-
-    def iota(self, lanes: int, dtype: DType, step: int = 1) -> Value:
-        return self.constant(0, dtype)
-
-    def broadcast(self, v: Value, lanes: int) -> Value:
-        assert lanes == 1, "WGSL's vectors aren't used"
-        return v
-
-    def lane(self, v: Value, number: int) -> Value:
-        return v
-
-    def from_lanes(self, parts: Sequence[Value]) -> Value:
-        (part,) = parts
-        return part
-
-    def shuffle(self, a: Value, b: Value | None, picks: Sequence[int]) -> Value:
-        raise CompileError(f"{self.kernel}: WGSL has no vectors to shuffle")
-
-    def any_lane(self, mask: Value) -> Value:
-        return mask
 
     # --- constants
 
@@ -300,26 +276,26 @@ class WgslWriter(Functions):
 
     # --- memory
 
-    def _placed(self, place: _Place) -> Pointer:
+    def _placed(self, place: Place) -> Pointer:
         name = f"{place.array}{place.base}@{place.index.ref}"
-        self._places[name] = place
+        self.places[name] = place
         return name
 
     def registers(self, dtype: DType, count: int) -> Pointer:
         name = self.fresh("a")
         self.arrays.append(f"  var {name}: array<{self.type(dtype)}, {max(1, count)}>;")
-        return self._placed(_Place(name, self.index(0)))
+        return self._placed(Place(name, self.index(0)))
 
     def scratch(self, dtype: DType, at: Value) -> Pointer:
         base = self.name(f"group * (u.stride / 4) + {self.narrow(at)} / 4")
-        return self._placed(_Place("scratch", self.index(0), SCRATCH, base))
+        return self._placed(Place("scratch", self.index(0), SCRATCH, base))
 
     def step(self, dtype: DType, start: Pointer, by: Value) -> Pointer:
-        place = self._places[start]
+        place = self.places[start]
         if self.is_wide(by):
             by = self.leaf(self.narrow(by), *FITS)
         index = by if place.index.number == 0 else self.binary("add", place.index, by)
-        return self._placed(_Place(place.array, index, place.words, place.base))
+        return self._placed(Place(place.array, index, place.words, place.base))
 
     def load(
         self,
@@ -331,7 +307,7 @@ class WgslWriter(Functions):
         *,
         aligned: bool = False,
     ) -> Value:
-        place, i = self._places[at], self.narrow(self._places[at].index)
+        place, i = self.places[at], self.narrow(self.places[at].index)
         if not place.words:
             return self.op(f"{place.array}[{i}]", dtype, 1, state)
         if dtype.bytes == 8:
@@ -344,7 +320,7 @@ class WgslWriter(Functions):
         text = f"extractBits(bitcast<{kind}>({word}), {shift}, {8 * dtype.bytes}u)"
         return self.op(text, dtype, 1, state)
 
-    def _word(self, place: _Place, i: str) -> str:
+    def _word(self, place: Place, i: str) -> str:
         self.accesses.setdefault(place.words, set()).add("r")
         return f"r{place.words}({place.base} + {i})" if place.base else f"r{place.words}({i})"
 
@@ -363,7 +339,7 @@ class WgslWriter(Functions):
         return self.load(dtype, 1, self.step(dtype, at, index), state)
 
     def store(self, at: Pointer, v: Value, mask: Value | None = None, *, aligned: bool = False) -> None:
-        place, dtype = self._places[at], v.dtype
+        place, dtype = self.places[at], v.dtype
         i = self.narrow(place.index)
         value = self.wide(v) if dtype.bits == 64 else v.ref
         if not place.words:
@@ -422,6 +398,8 @@ class WgslWriter(Functions):
 
         self.when(cond, assigned(then), assigned(other))
         values = [value for _, value, _ in branches]
+        if values[0].lanes > 1:
+            return self._chosen_row(at, [(line, value) for line, value, _ in branches])
         dtype, narrow = values[0].dtype, not any(map(self.is_wide, values))
         for line, value, wide in branches:
             self.lines[line] = f"  {name} = {value.ref if narrow else wide};"
@@ -435,3 +413,13 @@ class WgslWriter(Functions):
             lows, highs = zip(*map(self.range, values), strict=True)
             return self.leaf(name, min(lows), max(highs))
         return Value(name, dtype)
+
+    def _chosen_row(self, at: int, branches: Sequence[tuple[int, Value]]) -> Value:
+        """Return a row whose lanes are set at the lines of both branches, and declared before them."""
+        row = branches[0][1]
+        names = [self.fresh() for _ in range(row.lanes)]
+        for line, value in reversed(branches):
+            parts = [self.lane(value, n).ref for n in range(row.lanes)]
+            self.lines[line : line + 1] = [f"  {n} = {p};" for n, p in zip(names, parts, strict=True)]
+        self.lines[at:at] = [f"  var {name}: {self.type(row.dtype)};" for name in names]
+        return self.from_lanes([Value(name, row.dtype) for name in names])

@@ -14,7 +14,7 @@ import wgpu
 from jangin.ir.graph import Array
 from jangin.runtime.devices.driver import DriverError
 from jangin.runtime.devices.webgpu_adapters import BINDING, STORAGE, Adapter
-from jangin.runtime.devices.wgsl import WORD, Range, Shader, bind, extent, launch_numbers, words
+from jangin.runtime.devices.wgsl import WORD, Range, Shader, bind, extent, launch_numbers, rows, words
 
 MOST = (1 << 31) - 1
 """The largest number that a launch may give a shader."""
@@ -107,7 +107,7 @@ class Buffer(Range):
 def made(opened: Opened, size: int, array: Array | None) -> Buffer:
     """Make a buffer of `size` bytes, with an array's contents if one is given."""
     with told():
-        buffer = Buffer(opened.device.create_buffer(size=words(size), usage=_USES), size)
+        buffer = Buffer(opened.device.create_buffer(size=rows(size), usage=_USES), size)
         if array is not None:
             _write(opened, buffer, array)
     return buffer

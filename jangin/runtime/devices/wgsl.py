@@ -24,7 +24,7 @@ ALIGNMENT = 256
 """A binding begins at a multiple of this number of bytes, by the standard."""
 AXIS = 65535
 """The most groups along one axis of a dispatch, by the standard."""
-SHARES = ("tasks", "first", "rounds", "share", "groups", "stride", "zero")
+SHARES = ("tasks", "first", "rounds", "share", "stride", "zero")
 """The numbers that a launch gives a shader, besides sizes and the words at which buffers begin.
 
 - `first` is the number of the first round.
@@ -34,21 +34,51 @@ _ENTRY = "@builtin(workgroup_id) id: vec3<u32>, @builtin(num_workgroups) extent:
 _ENTRY += "@builtin(local_invocation_id) local: vec3<u32>"
 _HEADS = {
     "r": ("fn r{0}(i: i32) -> u32", "i", ""),
+    "q": ("fn q{0}(i: i32) -> vec4<u32>", "i", ""),
     "w": ("fn w{0}(i: i32, v: u32)", "i", ""),
+    "t": ("fn t{0}(i: i32, v: vec4<u32>)", "i", ""),
     "h": ("fn h{0}(i: i32, v: u32)", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
     "b": ("fn b{0}(i: i32, v: u32)", "(i >> 2u)", "let shift = (u32(i) & 3u) * 8u; "),
 }
 """The functions for the words of buffer {0}: the beginning of the text, the word's index, and a first
 step."""
-_PLAIN = {"r": "return {0};", "w": "{0} = v;"}
-_ATOMIC = {
-    "r": "return atomicLoad(&{0});",
-    "w": "atomicStore(&{0}, v);",
-    "h": "atomicAnd(&{0}, ~(0xffffu << shift)); atomicOr(&{0}, (v & 0xffffu) << shift);",
-    "b": "atomicAnd(&{0}, ~(0xffu << shift)); atomicOr(&{0}, (v & 0xffu) << shift);",
+READING = {"r", "q"}
+"""The letters of the functions that read."""
+ROW = 4
+"""The words that `q` reads and `t` writes. The first word's number is a multiple of this number."""
+_ROWS = {
+    "r": "return {m}[({i}) >> 2u][({i}) & 3];",
+    "q": "return {m}[({i}) >> 2u];",
+    "t": "{m}[({i}) >> 2u] = v;",
 }
-"""The functions' statements for the word {0}, if other work-items may write other parts of the word at the
-same time."""
+"""The functions' statements for the word {i} of binding {m}, which has rows. Words can't be stored there: a
+device may store a row for a word."""
+_PLAIN = {
+    "r": "return {m}[{i}];",
+    "q": "return vec4<u32>({m}[{i}], {m}[{i} + 1], {m}[{i} + 2], {m}[{i} + 3]);",
+    "w": "{m}[{i}] = v;",
+    "t": "{m}[{i}] = v.x; {m}[{i} + 1] = v.y; {m}[{i} + 2] = v.z; {m}[{i} + 3] = v.w;",
+}
+_ATOMIC = {
+    "r": "return atomicLoad(&{m}[{i}]);",
+    "q": "return vec4<u32>(atomicLoad(&{m}[{i}]), atomicLoad(&{m}[{i} + 1]), atomicLoad(&{m}[{i} + 2]), "
+    "atomicLoad(&{m}[{i} + 3]));",
+    "w": "atomicStore(&{m}[{i}], v);",
+    "t": "atomicStore(&{m}[{i}], v.x); atomicStore(&{m}[{i} + 1], v.y); atomicStore(&{m}[{i} + 2], v.z); "
+    "atomicStore(&{m}[{i} + 3], v.w);",
+    "h": "atomicAnd(&{m}[{i}], ~(0xffffu << shift)); atomicOr(&{m}[{i}], (v & 0xffffu) << shift);",
+    "b": "atomicAnd(&{m}[{i}], ~(0xffu << shift)); atomicOr(&{m}[{i}], (v & 0xffu) << shift);",
+}
+"""The functions' statements if other work-items may write other parts of the word at the same time."""
+_ELEMENTS = {"vec4<u32>": _ROWS, "u32": _PLAIN, "atomic<u32>": _ATOMIC}
+"""The functions' statements by the type of a binding's elements."""
+
+
+def _element(letters: set[str]) -> str:
+    """Return the type of a binding's elements, given the letters of the functions that access it."""
+    if letters & {"h", "b"}:
+        return "atomic<u32>"
+    return "vec4<u32>" if letters & {"q", "t"} and "w" not in letters else "u32"
 
 
 @dataclass(frozen=True)
@@ -68,17 +98,18 @@ class Bindings:
         """Return the bindings of `count` buffers that each have their own."""
         return cls(tuple(range(count)), (1,) * count)
 
-    def access(self, letter: str, memory: str, n: int, *, atomic: bool) -> str:
-        """Return the text of the function that accesses a buffer's words in range `n`."""
+    def access(self, letter: str, memory: str, n: int, element: str) -> str:
+        """Return the text of the function that accesses a buffer's words in range `n`, whose bindings have
+        this type of elements."""
         head, word, step = _HEADS[letter]
-        begin, work = sum(self.counts[:n]), (_ATOMIC if atomic else _PLAIN)[letter]
+        begin, work = sum(self.counts[:n]), _ELEMENTS[element][letter]
         place = f"u.o{memory} + {word}"
         if self.counts[n] == 1:
-            return f"{head.format(memory)} {{ {step}{work.format(f'm{begin}[{place}]')} }}"
+            return f"{head.format(memory)} {{ {step}{work.format(m=f'm{begin}', i=place)} }}"
         lines = [f"{head.format(memory)} {{", f"  {step}let at = {place};"]
         for k in range(self.counts[n]):
-            done = work.format(f"m{begin + k}[at - {k * self.words}]")
-            more, stop = k + 1 < self.counts[n], "" if letter == "r" else " return;"
+            done = work.format(m=f"m{begin + k}", i=f"at - {k * self.words}")
+            more, stop = k + 1 < self.counts[n], "" if letter in READING else " return;"
             lines.append(f"  if (at < {(k + 1) * self.words}) {{ {done}{stop} }}" if more else f"  {done}")
         return "\n".join([*lines, "}"])
 
@@ -127,19 +158,20 @@ class Shader:
         chosen = bindings or Bindings.apart(len(self.memories))
         places = dict(zip(self.memories, chosen.of, strict=True))
         kinds = ", ".join(f"{n}: {'u32' if n == 'zero' else 'i32'}" for n in self.numbers)
-        atomic = {places[m] for m, used in self.accesses.items() if set(used) & {"h", "b"}}
-        words = [
-            "atomic<u32>" if n in atomic else "u32"
-            for n, many in enumerate(chosen.counts)
-            for _ in range(many)
+        letters = [
+            {x for m, used in self.accesses.items() if places[m] == n for x in used}
+            for n in range(len(chosen.counts))
         ]
+        elements = [_element(used) for used in letters]
         lines = [f"struct Numbers {{ {kinds} }}"]
+        arrays = [e for e, many in zip(elements, chosen.counts, strict=True) for _ in range(many)]
         lines += [
-            f"@group(0) @binding({n}) var<storage, read_write> m{n}: array<{w}>;" for n, w in enumerate(words)
+            f"@group(0) @binding({n}) var<storage, read_write> m{n}: array<{e}>;"
+            for n, e in enumerate(arrays)
         ]
-        lines.append(f"@group(0) @binding({len(words)}) var<uniform> u: Numbers;")
+        lines.append(f"@group(0) @binding({len(arrays)}) var<uniform> u: Numbers;")
         for m, used in self.accesses.items():
-            lines += [chosen.access(x, m, places[m], atomic=places[m] in atomic) for x in sorted(used)]
+            lines += [chosen.access(x, m, places[m], elements[places[m]]) for x in sorted(used)]
         head = [*lines, *self.shared, *self.helpers]
         return "\n".join([*head, f"@compute @workgroup_size({self.threads})", f"fn main({_ENTRY}) {{",
                           *self._begin(), *self.body, "}", ""])  # fmt: skip
@@ -149,7 +181,6 @@ class Shader:
         own = self.sizes - 1 if self.rounds else self.sizes
         return [
             "  let group = i32(id.x + id.y * extent.x);",
-            "  if (group >= u.groups) { return; }",
             "  let item = i32(local.x);",
             "  let lo = group * u.share;",
             "  let hi = min(lo + u.share, u.tasks);",
@@ -184,7 +215,6 @@ def launch_numbers(tasks: int, groups: int, stride: int, first: int = 0, rounds:
     share = -(-tasks // max(1, groups))
     return {
         "tasks": tasks,
-        "groups": groups,
         "share": share,
         "stride": stride,
         "first": first,
@@ -197,6 +227,11 @@ def words(size: int) -> int:
     return max(WORD, -(-size // WORD) * WORD)
 
 
+def rows(size: int) -> int:
+    """Return a number of bytes rounded up to whole rows, at least one."""
+    return max(1, -(-size // (ROW * WORD))) * ROW * WORD
+
+
 class Range:
     """A range of `size` bytes from `start` on, in the memory that `handle` identifies."""
 
@@ -205,7 +240,7 @@ class Range:
 
     @property
     def end(self) -> int:
-        return self.start + words(self.size)
+        return self.start + rows(self.size)
 
 
 def bind(memory: Sequence[Range], most: int, largest: int) -> tuple[Bindings, list[int], list[Range]]:
@@ -242,7 +277,7 @@ def _window(largest: int) -> int:
 
 def _windows(whole: Range, largest: int) -> list[Range]:
     """Return a range in pieces that are small enough for bindings."""
-    if words(whole.size) <= largest:
+    if rows(whole.size) <= largest:
         return [whole]
     starts = range(whole.start, whole.end, _window(largest))
     return [Range(whole.handle, min(_window(largest), whole.end - at), at) for at in starts]

@@ -49,6 +49,8 @@ DEPTHS = (16, 8)
 COMMON = {"ty": 16, "tx": 4, "tm": 4, "tn": 4, "bk": 0, "ahead": 0}
 """The parameters that kernels share on devices whose compilers users wait for (`Gpu.compiling`). Browsers
 fill shared memory with zeros and check each index, so there are no panels."""
+ROW = 4
+"""Terms of a row of the left operand that a thread loads at once, if there are no panels."""
 CACHED = 2.0
 """The time of a load that neighbouring work-items share, in instructions."""
 RESIDENT = 4
@@ -165,17 +167,22 @@ class _Tiler:
             pack_right(self.rec, role, q["tx"] * q["tn"])
         row = fuse_all(self.rec, role.rows, "m")
         k = split_terms(self.rec, role.k, q["bk"], self.acc) if q["bk"] else ""
+        if not k and self._terms_run():
+            do("split", role.k[-1], ROW)
+            terms = [*role.k[:-1], f"{role.k[-1]}o", f"{role.k[-1]}i"]
+        else:
+            terms = [f"{k}i"] if k else [*role.k]
         for loop, many, few in ((row, q["ty"], q["tm"]), (c, q["tx"], q["tn"])):
             do("split", loop, many * few)
             do("split", f"{loop}i", few)
         lanes = [f"{row}io", f"{c}io", f"{row}ii", f"{c}ii"]
         do("reorder", [*role.batch, f"{row}o", f"{c}o", *lanes])
         do("privatize", self.acc, lanes, tuple(role.constants) if self.product.packed else ())
-        do("reorder", [*lanes[:2], *([f"{k}i"] if k else role.k), *lanes[2:]])
+        do("reorder", [*lanes[:2], *terms, *lanes[2:]])
         if k:
             self._panels(row, k)
         else:
-            self._loads(row)
+            self._loads(row, terms)
         for suffix in ("", "_z", "_w"):
             do("fuse", f"{row}io{suffix}", f"{c}io{suffix}", f"x{suffix}")
             do("bind_thread", f"x{suffix}")
@@ -188,14 +195,27 @@ class _Tiler:
             self._store_panels(k)
         blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
 
-    def _loads(self, row: str) -> None:
-        """Let a thread load the elements of a term for its rows and columns, each of them once."""
-        do, role, c = self.rec.do, self.role, self.role.column
+    def _loads(self, row: str, terms: Sequence[str]) -> None:
+        """Let a thread load the elements of a term for its rows and columns, each of them once. If the left
+        operand is contiguous along the terms, a row's elements of `ROW` terms are loaded at once."""
+        do, role, c, k = self.rec.do, self.role, self.role.column, terms[-1]
         right = role.constants if role.parts else role.right.buffer.name
-        do("pack", role.k[-1], role.left.buffer.name, [f"{row}ii"], "left", "register")
-        do("pack", role.k[-1], right, [f"{c}ii"], "right", "register")
+        by_rows = len(terms) > len(role.k)
+        own = [f"{row}ii", k] if by_rows else [f"{row}ii"]
+        do("pack", terms[-2] if by_rows else k, role.left.buffer.name, own, "left", "register")
+        do("pack", k, right, [f"{c}ii"], "right", "register")
         do("unroll", f"left_{row}ii")
+        if by_rows:
+            do("vectorize", f"left_{k}")
+            do("unroll", k)
         do("vectorize", f"right_{c}ii")
+
+    def _terms_run(self) -> bool:
+        """Return whether `ROW` neighbouring terms are neighbours in the left operand."""
+        role = self.role
+        extent = next(a.extent for a in self.product.stage.reduce_axes if a.var.name == role.k[-1])
+        whole = constant(extent)
+        return whole is not None and whole % ROW == 0 and role.left.index[-1] is Var(role.k[-1])
 
     def _panels(self, row: str, k: str) -> None:
         """Let a group copy its rows and columns of each panel's terms to shared memory."""
