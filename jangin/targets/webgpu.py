@@ -15,8 +15,8 @@ GROUP, SHARED = 256, 16 << 10
 COMPILING = 50e-6
 """Seconds of a run that a shader of its own must save: 50 ms of compiling, spread over 1,000 runs."""
 NO_WINOGRAD = WinogradFigures(gain=0.0)
-"""Winograd's method is never estimated to pay. Without it networks run as quickly on lavapipe. They have fewer
-shaders to compile, and weights that are up to 4 times smaller."""
+"""Winograd's method is never estimated to pay. Without it networks run as quickly on lavapipe. They have
+fewer shaders to compile, and weights that are up to 4 times smaller."""
 ROWS = tuple(r for r in PORTABLE if r.product is None)
 """Instruction rows. WGSL has no products of words of small numbers."""
 WEBGPU = Target(

@@ -1,30 +1,39 @@
 """Rows of lanes in WGSL.
 
-A row's lanes are scalars, because devices run work-items side by side and their compilers divide vectors.
-Aligned rows of four words are loaded and stored at once, as vectors."""
+Aligned rows of four words are loaded and stored at once, as vectors. Sums and products of vectors are vectors,
+so that their text is short. Devices run work-items side by side, and their compilers divide vectors: all else
+is done lane by lane."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from jangin.backends.walk.writer import Pointer, Value
-from jangin.backends.wgsl.writer import WgslWriter
-from jangin.ir.dtype import BOOL, DType
+from jangin.backends.wgsl.longs import INFIX
+from jangin.backends.wgsl.writer import Place, WgslWriter
+from jangin.ir.dtype import BOOL, F32, DType
 from jangin.ir.expr import Expr, Load, Select, Var, const
 from jangin.ir.loop import For, Func, If, Let, Stmt, Store, map_children, statements
 from jangin.ir.traversal import buffers_loaded, children, free_vars
 
 LANES = 4
 """Lanes of a row, as many as WGSL's longest vectors have."""
+PARTS = "xyzw"
+"""The names of a vector's lanes."""
 WORD = 4
 """Bytes of an element of a row that is loaded at once."""
 
 
 class RowWriter(WgslWriter):
-    """A row's name lists the names of its lanes."""
+    """A row is a vector, or its name lists the names of its lanes. `vectors` has the names of vectors."""
 
     most_lanes = LANES
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.vectors: set[str] = set()
 
     # --- lanes
 
@@ -57,11 +66,54 @@ class RowWriter(WgslWriter):
             out = self.binary("or", out, other)
         return out
 
-    # --- arithmetic, lane by lane
+    # --- vectors
+
+    def _vector(self, text: str, dtype: DType, state: str = "") -> Value:
+        name = self.name(text, state)
+        self.vectors.add(name)
+        self.rows[name, dtype] = [Value(f"{name}.{part}", dtype) for part in PARTS]
+        return Value(name, dtype, LANES)
+
+    def whole(self, v: Value) -> str:
+        """Return a row as the text of a vector."""
+        if v.ref in self.vectors:
+            return v.ref
+        parts = [p.ref for p in self.rows[v.ref, v.dtype]]
+        return f"vec4<{self.type(v.dtype)}>({', '.join(parts[:1] if len({*parts}) == 1 else parts)})"
+
+    def _are_vectors(self, *values: Value) -> bool:
+        """Return whether an operation on rows of f32 is best done on vectors: one of them is a vector."""
+        rows = all(v.lanes == LANES and v.dtype is F32 for v in values)
+        return rows and any(v.ref in self.vectors for v in values)
+
+    def hidden(self, x: Value) -> str:
+        if x.lanes == 1:
+            return super().hidden(x)
+        return self.name(f"bitcast<vec4<f32>>(bitcast<vec4<u32>>({self.whole(x)}) | vec4<u32>(u.zero))")
+
+    def _follow(self, total: Value, added: Sequence[Value], factors: Sequence[Value] = ()) -> Value:
+        """Keep the operands of a sum of vectors, and those of its lanes (see `sums`)."""
+        for n in range(-1, LANES):
+            name, *refs = (v.ref if n < 0 else self.lane(v, n).ref for v in (total, *added, *factors))
+            self.sums[name] = tuple(refs[: len(added)])
+            if factors:
+                self.factors[name] = {*refs[len(added) :]}
+        return total
+
+    # --- arithmetic, lane by lane unless there are vectors
 
     def binary(self, op: str, x: Value, y: Value) -> Value:
+        if op in ("add", "sub", "mul") and self._are_vectors(x, y):
+            return self._of_vectors(op, x, y)
         one = super().binary
         return self.by_lane(lambda a, b: one(op, a, b), x, y)
+
+    def _of_vectors(self, op: str, x: Value, y: Value) -> Value:
+        if op == "mul":
+            return self._vector(f"{self.whole(x)} * {self.whole(y)}", F32)
+        a = self.hidden(x) if y.ref in self.sums.get(x.ref, ()) else self.whole(x)
+        b = self.hidden(y) if x.ref in self.sums.get(y.ref, ()) else self.whole(y)
+        return self._follow(self._vector(f"{a} {INFIX[op]} {b}", F32), (x, y))
 
     def compare(self, op: str, x: Value, y: Value) -> Value:
         one = super().compare
@@ -89,6 +141,10 @@ class RowWriter(WgslWriter):
         return self.by_lane(lambda a: one(dtype, a), x)
 
     def instruction(self, name: str, dtype: DType, result: DType, *values: Value) -> Value:
+        if name == "fma" and self._are_vectors(*values):
+            x, y, z = values
+            c = self.hidden(z) if {x.ref, y.ref} & self.factors.get(z.ref, set()) else self.whole(z)
+            return self._follow(self._vector(f"fma({self.whole(x)}, {self.whole(y)}, {c})", F32), [z], [x, y])
         one = super().instruction
         return self.by_lane(lambda *lanes: one(name, dtype, result, *lanes), *values)
 
@@ -106,14 +162,21 @@ class RowWriter(WgslWriter):
     ) -> Value:
         assert lanes == 1 or not masks, "lanes of a row aren't masked"
         one, place = super().load, self.places[at]
-        if aligned and lanes == LANES and dtype.bytes == WORD and place.words and not place.base:
+        if self._is_row(place, lanes, dtype, aligned):
+            i = self.narrow(place.index)
+            if place.rows:
+                return self._vector(_row(place, i), dtype, state)
             self.accesses.setdefault(place.words, set()).add("q")
-            call = f"q{place.words}({self.narrow(place.index)})"
-            row = self.name(f"bitcast<vec4<{self.type(dtype)}>>({call})", state)
-            return self.from_lanes([Value(f"{row}.{part}", dtype) for part in "xyzw"])
+            return self._vector(f"bitcast<vec4<{self.type(dtype)}>>(q{place.words}({i}))", dtype, state)
         return self.from_lanes(
             [one(dtype, 1, self.step(dtype, at, self.index(n)) if n else at, state) for n in range(lanes)]
         )
+
+    def _is_row(self, place: Place, lanes: int, dtype: DType, aligned: bool) -> bool:
+        """Return whether these lanes are loaded or stored at once: four aligned words of a buffer, or of a
+        local array of rows."""
+        whole = aligned and lanes == LANES and dtype.bytes == WORD
+        return whole and (place.rows or (place.words != "" and not place.base))
 
     def gather(
         self, dtype: DType, at: Pointer, index: Value, state: str, masks: Sequence[Value] = ()
@@ -123,14 +186,22 @@ class RowWriter(WgslWriter):
 
     def store(self, at: Pointer, v: Value, mask: Value | None = None, *, aligned: bool = False) -> None:
         assert mask is None, "lanes of a row aren't masked"
-        place, parts = self.places[at], [self.lane(v, n) for n in range(v.lanes)]
-        if aligned and v.lanes == LANES and v.dtype.bytes == WORD and place.words and not place.base:
+        place = self.places[at]
+        if self._is_row(place, v.lanes, v.dtype, aligned):
+            i = self.narrow(place.index)
+            if place.rows:
+                self.effect(f"{_row(place, i)} = {self.whole(v)}")
+                return
             self.accesses.setdefault(place.words, set()).add("t")
-            row = f"vec4<{self.type(v.dtype)}>({', '.join(p.ref for p in parts)})"
-            self.effect(f"t{place.words}({self.narrow(place.index)}, bitcast<vec4<u32>>({row}))")
+            self.effect(f"t{place.words}({i}, bitcast<vec4<u32>>({self.whole(v)}))")
             return
-        for n, part in enumerate(parts):
-            super().store(self.step(v.dtype, at, self.index(n)) if n else at, part)
+        for n in range(v.lanes):
+            super().store(self.step(v.dtype, at, self.index(n)) if n else at, self.lane(v, n))
+
+
+def _row(place: Place, i: str) -> str:
+    """Return the text of the row that begins with element `i` of a local array of rows."""
+    return f"{place.array}[{int(i) // LANES}]" if i.isdigit() else f"{place.array}[({i}) >> 2u]"
 
 
 def in_rows(func: Func) -> Func:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -52,12 +52,22 @@ class Place:
 
     - `words` ends the names of the functions that access a buffer's words: the buffer's number, or "s" for
       scratch memory. A local array has "".
-    - `base` is the word at which a buffer in scratch memory begins, or ""."""
+    - `base` is the word at which a buffer in scratch memory begins, or "".
+    - `rows` tells if the array has an element for each row of four."""
 
     array: str
     index: Value
     words: str = ""
     base: str = ""
+    rows: bool = False
+
+    def text(self, i: str) -> str:
+        """Return the text of element `i` of a local array."""
+        if not self.rows:
+            return f"{self.array}[{i}]"
+        if i.isdigit():
+            return f"{self.array}[{int(i) // 4}].{'xyzw'[int(i) % 4]}"
+        return f"{self.array}[({i}) >> 2u][({i}) & 3]"
 
 
 class WgslWriter(Functions):
@@ -83,8 +93,8 @@ class WgslWriter(Functions):
         self.accesses: dict[str, set[str]] = {}
         self.places: dict[Pointer, Place] = {}
         self.rows: dict[tuple[str, DType], Sequence[Value]] = {}
-        self._sums: dict[str, tuple[str, ...]] = {}  # what was added, by the name of the sum
-        self._factors: dict[str, set[str]] = {}  # what was multiplied, by the name of a product's sum
+        self.sums: dict[str, tuple[str, ...]] = {}  # what was added, by the name of the sum
+        self.factors: dict[str, set[str]] = {}  # what was multiplied, by the name of a product's sum
         self._sizes, self._threads, self._rooms = sizes, threads, rooms
         self.lo, self.hi = self.leaf("lo", *FITS), self.leaf("hi", *FITS)
 
@@ -188,15 +198,15 @@ class WgslWriter(Functions):
         Both break sums that round a number, or that subtract a product in parts. So the inner sum is hidden
         from compilers."""
         a, b = (self._varied(x) if y.is_const else x.ref), y.ref
-        if y.ref in self._sums.get(x.ref, ()):
-            a = self._hidden(x)
-        if x.ref in self._sums.get(y.ref, ()):
-            b = self._hidden(y)
+        if y.ref in self.sums.get(x.ref, ()):
+            a = self.hidden(x)
+        if x.ref in self.sums.get(y.ref, ()):
+            b = self.hidden(y)
         total = self.op(f"{a} {INFIX[op]} {b}", F32)
-        self._sums[total.ref] = (x.ref, y.ref)
+        self.sums[total.ref] = (x.ref, y.ref)
         return total
 
-    def _hidden(self, x: Value) -> str:
+    def hidden(self, x: Value) -> str:
         return self.name(f"bitcast<f32>(bitcast<u32>({x.ref}) | u.zero)")
 
     def compare(self, op: str, x: Value, y: Value) -> Value:
@@ -268,10 +278,10 @@ class WgslWriter(Functions):
         if name != "fma":
             return self.op(text.format(a, *rest), result)
         x, y, z = values
-        if {x.ref, y.ref} & self._factors.get(z.ref, set()):
-            rest[1] = self._hidden(z)
+        if {x.ref, y.ref} & self.factors.get(z.ref, set()):
+            rest[1] = self.hidden(z)
         operation = self.op(text.format(a, *rest), result)
-        self._sums[operation.ref], self._factors[operation.ref] = (z.ref,), {x.ref, y.ref}
+        self.sums[operation.ref], self.factors[operation.ref] = (z.ref,), {x.ref, y.ref}
         return operation
 
     # --- memory
@@ -283,8 +293,10 @@ class WgslWriter(Functions):
 
     def registers(self, dtype: DType, count: int) -> Pointer:
         name = self.fresh("a")
-        self.arrays.append(f"  var {name}: array<{self.type(dtype)}, {max(1, count)}>;")
-        return self._placed(Place(name, self.index(0)))
+        rows = dtype is F32 and count % 4 == 0
+        kind, many = ("vec4<f32>", count // 4) if rows else (self.type(dtype), count)
+        self.arrays.append(f"  var {name}: array<{kind}, {max(1, many)}>;")
+        return self._placed(Place(name, self.index(0), rows=rows))
 
     def scratch(self, dtype: DType, at: Value) -> Pointer:
         base = self.name(f"group * (u.stride / 4) + {self.narrow(at)} / 4")
@@ -295,7 +307,7 @@ class WgslWriter(Functions):
         if self.is_wide(by):
             by = self.leaf(self.narrow(by), *FITS)
         index = by if place.index.number == 0 else self.binary("add", place.index, by)
-        return self._placed(Place(place.array, index, place.words, place.base))
+        return self._placed(replace(place, index=index))
 
     def load(
         self,
@@ -309,7 +321,7 @@ class WgslWriter(Functions):
     ) -> Value:
         place, i = self.places[at], self.narrow(self.places[at].index)
         if not place.words:
-            return self.op(f"{place.array}[{i}]", dtype, 1, state)
+            return self.op(place.text(i), dtype, 1, state)
         if dtype.bytes == 8:
             low, high = (self._word(place, self._scaled(i, 2, n)) for n in (0, 1))
             return self.op(f"vec2<u32>({low}, {high})", dtype, 1, state)
@@ -343,7 +355,7 @@ class WgslWriter(Functions):
         i = self.narrow(place.index)
         value = self.wide(v) if dtype.bits == 64 else v.ref
         if not place.words:
-            self.effect(f"{place.array}[{i}] = {value}")
+            self.effect(f"{place.text(i)} = {value}")
             return
         call = _STORES[dtype.bytes]
         self.accesses.setdefault(place.words, set()).add(call)
