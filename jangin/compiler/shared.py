@@ -178,6 +178,7 @@ def print_kernel(kernel: Scheduled) -> str:
         "packings": {name: astuple(packing) for name, packing in kernel.packings.items()},
         "params": dict(kernel.params),
         "cost": kernel.cost,
+        "work": None if kernel.work is None else str(kernel.work),
         "flops": str(kernel.flops),
         "bytes": str(kernel.bytes),
         "function": kernel.function,
@@ -192,6 +193,7 @@ def parse_kernel(text: str) -> Scheduled:
     packings = {name: Packing(tuple(perm), *others) for name, (perm, *others) in content["packings"].items()}
     return Scheduled(
         content["template"], parse_func(content["func"]), parse_steps(content["steps"]), packings,
-        content["params"], content["cost"], parse_expr(content["flops"]), parse_expr(content["bytes"]),
+        content["params"], content["cost"], None if content["work"] is None else parse_expr(content["work"]),
+        parse_expr(content["flops"]), parse_expr(content["bytes"]),
         function=content["function"], updated=tuple(content["updated"]),
     )  # fmt: skip
