@@ -21,7 +21,7 @@ from jangin.ahead.declarations import (
 )  # fmt: skip
 from jangin.ahead.memory import buffer_bytes
 from jangin.ahead.model import Model, Part, Tensor
-from jangin.ahead.sharing import Sharing
+from jangin.ahead.sharing import RANGES, Sharing
 from jangin.backends.functions import NULL, FunctionWriter, Signature, Value, i32, i64, signature
 from jangin.backends.launches import Launches, arrays
 from jangin.ir.checks import IN_RANGE
@@ -37,7 +37,7 @@ class Api:
     def __init__(self, model: Model, writer: FunctionWriter) -> None:
         self.model, self.w = model, writer
         self.functions = {n: s for n, (s, _) in signatures(model).items()}
-        self.sharing = Sharing(model.prefix, writer)
+        self.sharing = Sharing(model.prefix, writer, RANGES if model.has_threads else 1)
         self.own = self.sharing.own
         self.errors = {code: text for code, (_, text) in ERRORS.items()}
 

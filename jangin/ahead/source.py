@@ -178,7 +178,8 @@ static <P>_task job;
 static void *job_context;
 static int32_t workers;
 /* Everything below is read and written in one order that all threads see. */
-static int32_t generation, next_worker, left, is_open, inside, sleepers, is_waiting, stopping;
+static int32_t generation, next_worker, left, is_open, inside, sleepers, is_waiting, stopping, number;
+static int32_t claimed[MOST]; /* the last job of which each worker's part was taken */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER, running = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t begun = PTHREAD_COND_INITIALIZER, ended = PTHREAD_COND_INITIALIZER;
 
@@ -196,17 +197,27 @@ static void relax(int32_t spins) {
 #endif
 }
 
-/* Does workers' parts until there is none left. */
-static void take(void) {
-  int32_t worker;
-  while ((worker = add(&next_worker, 1)) < workers) {
-    job(job_context, worker);
-    if (add(&left, -1) == 1 && get(&is_waiting)) {
-      pthread_mutex_lock(&lock);
-      pthread_cond_signal(&ended);
-      pthread_mutex_unlock(&lock);
-    }
+/* Returns whether the caller is the one to do a worker's part. */
+static int claim(int32_t worker) {
+  int32_t now = get(&number), last = get(&claimed[worker]);
+  return last != now &&
+         __atomic_compare_exchange_n(&claimed[worker], &last, now, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+static void do_part(int32_t worker) {
+  job(job_context, worker);
+  if (add(&left, -1) == 1 && get(&is_waiting)) {
+    pthread_mutex_lock(&lock);
+    pthread_cond_signal(&ended);
+    pthread_mutex_unlock(&lock);
   }
+}
+
+/* Does workers' parts until there is none left. A thread begins with its own, whose memory it knows. */
+static void take(int32_t worker) {
+  if (worker < workers && claim(worker)) do_part(worker);
+  while ((worker = add(&next_worker, 1)) < workers)
+    if (worker >= MOST || claim(worker)) do_part(worker);
 }
 
 /* Waits for a job after number `seen`. */
@@ -222,14 +233,13 @@ static void await_job(int32_t seen) {
   pthread_mutex_unlock(&lock);
 }
 
-static void *work(void *unused) {
-  (void)unused;
+static void *work(void *own) {
   int32_t seen = get(&generation);
   while (!get(&stopping)) {
     await_job(seen);
     seen = get(&generation);
     add(&inside, 1);
-    if (get(&is_open)) take();
+    if (get(&is_open)) take((int32_t)(intptr_t)own);
     add(&inside, -1);
   }
   return NULL;
@@ -264,10 +274,11 @@ void <P>_parallel(<P>_task function, void *context, int32_t count) {
   job = function, job_context = context, workers = count;
   set(&next_worker, 0);
   set(&left, count);
+  set(&number, (int32_t)((uint32_t)get(&number) + 1));
   set(&is_open, 1);
   __atomic_store_n(&generation, (int32_t)((uint32_t)get(&generation) + 1), __ATOMIC_SEQ_CST);
   wake();
-  take();
+  take(0);
   await_end();
   set(&is_open, 0); /* a thread that comes late takes nothing, and the others leave at once */
   for (int32_t spins = 0; get(&inside); ++spins) relax(spins & 63);
@@ -285,8 +296,8 @@ void <P>_stop_threads(void) {
 
 int32_t <P>_start_threads(int32_t count) {
   <P>_stop_threads();
-  while (started < count - 1 && started < MOST)
-    if (pthread_create(&threads[started], NULL, work, NULL)) return -1;
+  while (started < count - 1 && started < MOST - 1)
+    if (pthread_create(&threads[started], NULL, work, (void *)(intptr_t)(started + 1))) return -1;
     else ++started;
   return 0;
 }
