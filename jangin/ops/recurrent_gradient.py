@@ -20,6 +20,9 @@ from jangin.ops.rounds import BATCH, INNER, PLACE, ROUND, TASK, Phase, Scan, Til
 from jangin.ops.unit_blocks import Blocks, size_of
 from jangin.ops.values import Tensor
 
+NARROW = 8
+"""An input is narrow if all gates have at least so many times as many columns."""
+
 
 @dataclass(frozen=True)
 class Direction:
@@ -78,12 +81,20 @@ class Direction:
         begin = b.slice(of_gates, first, [1, *of_gates.shape[1:]], [1] * 3)
         return {
             "x": b.reshape(b.matmul(rows, self.w), self.x.shape),
-            "w": b.matmul(rows, self.rows(self.x), transpose_a=True),
-            "r": b.matmul(rows, self.rows(h), transpose_a=True),
+            "w": self.of_weights(rows, self.x),
+            "r": self.of_weights(rows, h),
             "bias": b.reduce("sum", rows, [0]),
             "h": b.matmul(b.reshape(begin, begin.shape[1:]), self.r),
             "c": of_c,
         }
+
+    def of_weights(self, of_gates: Tensor, read: Tensor) -> Tensor:
+        """Return the gradient of weights that multiply `read`, a product over all steps. A narrow operand is
+        the left one, because the right one is read by whole lines."""
+        b, x = self.b, self.rows(read)
+        if NARROW * size_of(x, 1) > size_of(of_gates, 1):
+            return b.matmul(of_gates, x, transpose_a=True)
+        return b.transpose(b.matmul(x, of_gates, transpose_a=True), [1, 0])
 
     def backwards(self, slopes: dict[str, Tensor], gc: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of all gates [steps, batch, gates * hidden], and that of the first cell state.
@@ -95,8 +106,7 @@ class Direction:
         blocks = Blocks(b, 1, 1, size, tile.lanes)
         none = b.expand(b.scalar(0, dtype), [1, batch, blocks.count * blocks.lanes])
         tensors = {n: blocks.padded(b.reshape(t, [1, *t.shape])) for n, t in {**slopes, "c": gc}.items()}
-        turned = b.reshape(b.transpose(self.r, [1, 0]), [1, hidden, self.r.shape[0]])
-        tensors |= {"none": none, "r0": blocks.weights(turned)}
+        tensors |= {"none": none, "r0": blocks.turned_weights(b.reshape(self.r, [1, *self.r.shape]))}
         buffers = {n: Buffer(f"x{i}", t.dtype, t.shape) for i, (n, t) in enumerate(tensors.items())}
         states = *["none"] * len(self.gates), "c"
         behind = 2 * len(states)

@@ -32,10 +32,20 @@ class Blocks:
         """Return weights laid out by blocks: [D, gates * (up to hidden), N] -> [D, blocks, N, gates,
         lanes]."""
         count, each = t.shape[2], size_of(t, 1) // self.gates
+        if each == self.count * self.lanes:
+            apart = self.b.reshape(t, [self.directions, self.gates, self.count, self.lanes, count])
+            return self.b.transpose(apart, [0, 2, 4, 1, 3])
         rows = self.b.transpose(t, [0, 2, 1])
         units = self.padded(self.b.reshape(rows, [self.directions, count, self.gates, each]))
         apart = self.b.reshape(units, [self.directions, count, self.gates, self.count, self.lanes])
         return self.b.transpose(apart, [0, 3, 1, 2, 4])
+
+    def turned_weights(self, t: Tensor) -> Tensor:
+        """Return `weights` of one gate, given their transpose: [D, N, up to hidden]."""
+        count = t.shape[1]
+        apart = self.b.reshape(self.padded(t), [self.directions, count, self.count, self.lanes])
+        shape = [self.directions, self.count, count, 1, self.lanes]
+        return self.b.reshape(self.b.transpose(apart, [0, 2, 1, 3]), shape)
 
     def whole_weights(self, t: Tensor, scale: Tensor, zero: Tensor | None) -> dict[str, Tensor]:
         """Return 8-bit weights [D, gates * (up to hidden), N], their scales and zero points, laid out as
