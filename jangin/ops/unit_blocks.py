@@ -44,8 +44,8 @@ class Blocks:
         """Return `weights` of one gate, given their transpose: [D, N, up to hidden]."""
         count = t.shape[1]
         apart = self.b.reshape(self.padded(t), [self.directions, count, self.count, self.lanes])
-        shape = [self.directions, self.count, count, 1, self.lanes]
-        return self.b.reshape(self.b.transpose(apart, [0, 2, 1, 3]), shape)
+        turned = self.b.transpose(apart, [0, 2, 1, 3])
+        return self.b.reshape(turned, [self.directions, self.count, count, 1, self.lanes])
 
     def whole_weights(self, t: Tensor, scale: Tensor, zero: Tensor | None) -> dict[str, Tensor]:
         """Return 8-bit weights [D, gates * (up to hidden), N], their scales and zero points, laid out as
