@@ -28,20 +28,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "examples"))
 
 Row = dict[str, Any]
-FASHION = ("--epochs", "3")
-EFFICIENTNET = ("--epochs", "2", "--size", "96", "--tested", "4000")
+THREAD = ("--threads", "1")
+"""PyTorch's threads wait for each other, so that several take much longer on a busy machine."""
+FASHION = ("--epochs", "2", *THREAD)
+EFFICIENTNET = ("--epochs", "2", "--size", "96", "--tested", "4000", *THREAD)
 CHANNELS_LAST = (
-    "--pictures",
-    "600",
-    "--epochs",
-    "1",
-    "--tested",
-    "500",
-    "--ways",
-    "jangin,torch-channels-last",
+    *("--pictures", "600", "--epochs", "1", "--tested", "500"),
+    *("--ways", "jangin,torch-channels-last", *THREAD),
 )
-TINY = ("--steps", "200")
-OPENCL = ("--steps", "20", "--ways", "opencl,jangin")
+TINY = ("--steps", "200", *THREAD)
+OPENCL = ("--steps", "20", "--ways", "opencl,jangin", *THREAD)
 DEEP = ("MobileNet", "ResNet-8")
 """The networks with many normalizations, each of which enlarges what roundings have changed."""
 
@@ -153,7 +149,7 @@ def section(rows: Sequence[Row]) -> Section:
     parts: list[str | Table] = [
         "`python benchmarks/training_examples.py --out results.jsonl --write`: the examples that train, "
         "whole. The ways take turns of a few steps with the same batches. *step*, *processor*: median "
-        "wall-clock time and mean processor time of a step in ms."
+        "wall-clock time and mean processor time of a step in ms, with one thread."
     ]
     if pictures := of["fashion"] + of["efficientnet"] + of["last"]:
         columns = ["network", "way", "steps", "test accuracy", "step", "processor", "compile, s"]

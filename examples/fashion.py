@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import gzip
 import math
 import time
@@ -38,6 +39,14 @@ def resized(x: torch.Tensor, size: tuple[int, int], channels: int = 1) -> torch.
     return wide.expand(-1, channels, -1, -1).contiguous()
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of all examples that train beside PyTorch."""
+    parser.add_argument(
+        "--ways", default="jangin,torch", help="jangin, torch, torch-channels-last, or targets"
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of each way")
+
+
 def mixed(data: Batch, size: int, epochs: int, seed: int = 0) -> Iterator[Batch]:
     """Yield batches of `size` examples, in another order in each epoch."""
     rng = np.random.default_rng(seed)
@@ -69,7 +78,8 @@ class Trained:
             model.to(memory_format=torch.channels_last)
         elif way != "torch":
             target = None if way == "jangin" else way
-            self.trainer = jangin.train(self.model, loss, optimizer, example, target=target)
+            threads = torch.get_num_threads()
+            self.trainer = jangin.train(self.model, loss, optimizer, example, target=target, threads=threads)
         self.compiled = time.perf_counter() - begin
 
     def train(self, batches: Iterable[Batch]) -> None:

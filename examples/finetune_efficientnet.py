@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import torch
 from efficientnet import EPSILON, STAGES, WEIGHTS
-from fashion import Trained, accuracy, in_turns, mixed, pictures, resized
+from fashion import Trained, accuracy, add_options, in_turns, mixed, pictures, resized
 from packages import package
 from torch import nn
 from torch.nn import functional as F
@@ -103,8 +103,9 @@ def main(given: Sequence[str] | None = None) -> list[tuple[Trained, float]]:
     parser.add_argument("--tested", type=int, default=2000)
     parser.add_argument("--batch", type=int, default=20)
     parser.add_argument("--size", type=int, default=96)
-    parser.add_argument("--ways", default="jangin,torch")
+    add_options(parser)
     asked = parser.parse_args(given)
+    torch.set_num_threads(asked.threads)
     x, labels = pictures("train", asked.pictures)
     size = asked.size, asked.size
     data = resized(x, size, 3), labels

@@ -13,7 +13,7 @@ import argparse
 from collections.abc import Sequence
 
 import torch
-from fashion import Trained, accuracy, in_turns, mixed, pictures
+from fashion import Trained, accuracy, add_options, in_turns, mixed, pictures
 from torch import nn
 from torch.nn import functional as F
 
@@ -52,8 +52,9 @@ def main(given: Sequence[str] | None = None) -> list[tuple[Trained, float]]:
     parser.add_argument("--tested", type=int, default=10_000)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--blocks", type=int, default=1)
-    parser.add_argument("--ways", default="jangin,torch")
+    add_options(parser)
     asked = parser.parse_args(given)
+    torch.set_num_threads(asked.threads)
     data, test = pictures("train", asked.pictures), pictures("t10k", asked.tested)
     steps = len(data[0]) // asked.batch * asked.epochs
     runs = []

@@ -19,7 +19,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from fashion import Batch, Trained, in_turns, mixed, pictures, resized
+from fashion import Batch, Trained, add_options, in_turns, mixed, pictures, resized
 from torch import nn
 from train_fashion import network
 
@@ -90,8 +90,9 @@ def main(given: Sequence[str] | None = None) -> dict[str, list[Trained]]:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--double", action="store_true", help="train in float64")
-    parser.add_argument("--ways", default="jangin,torch")
+    add_options(parser)
     asked = parser.parse_args(given)
+    torch.set_num_threads(asked.threads)
     dtype = torch.float64 if asked.double else torch.float32
     (x, labels), runs = pictures("train", 2000), {}
     for name in asked.networks.split(","):

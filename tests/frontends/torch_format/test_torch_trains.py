@@ -214,7 +214,17 @@ def test_a_write_isnt_dropped() -> None:
         traced_graph(graph, {})
 
 
+@pytest.fixture
+def _one_thread() -> Iterator[None]:
+    """PyTorch's threads wait for each other. On a busy machine several take many times as long."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", training_models.MODELS)
 def test_models_train(name: str) -> None:
