@@ -2,10 +2,10 @@
 
     python benchmarks/training_examples.py [PART ...] --out results.jsonl [--write]
 
-The parts are `fashion`, `efficientnet`, `last` (PyTorch with channels last), `tiny`, `double`, `opencl`,
-`characters` and `adapters`. Rows are kept in the file of `--out`. A part with a row there isn't run again.
-The script needs the extra `torch`, scikit-learn, onnxruntime and ai-edge-litert. Debian's apt brings
-Fashion-MNIST, and PoCL for `opencl`.
+The parts are `fashion`, `efficientnet`, `last` (PyTorch with channels last), `tiny`, `own` (PyTorch against
+itself), `double`, `opencl`, `characters` and `adapters`. Rows are kept in the file of `--out`. A part with a
+row there isn't run again. The script needs the extra `torch`, scikit-learn, onnxruntime and ai-edge-litert.
+Debian's apt brings Fashion-MNIST, and PoCL for `opencl`.
 
 Within a part, the ways train in turns of a few steps with the same batches. Times are medians of steps, so a
 machine that stands still for a while moves them little.
@@ -84,6 +84,12 @@ def double() -> Iterator[Row]:
         yield losses(name, (*TINY, "--double"), "float64")
 
 
+def own() -> Iterator[Row]:
+    """Yield how PyTorch's own losses differ if it computes with channels last."""
+    for name in DEEP:
+        yield losses(name, (*TINY, "--ways", "torch-channels-last,torch"))
+
+
 def opencl() -> Iterator[Row]:
     for name in ("autoencoder", "DS-CNN", *DEEP):
         yield losses(name, OPENCL)
@@ -139,7 +145,8 @@ def adapters() -> Iterator[Row]:
 
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
-    part.__name__: part for part in (fashion, efficientnet, last, tiny, double, opencl, characters, adapters)
+    part.__name__: part
+    for part in (fashion, efficientnet, last, tiny, own, double, opencl, characters, adapters)
 }
 
 
@@ -159,7 +166,7 @@ def section(rows: Sequence[Row]) -> Section:
             for r in pictures
         ]  # fmt: skip
         parts.append(Table(columns, cells))
-    if curves := of["tiny"] + of["double"] + of["opencl"]:
+    if curves := of["tiny"] + of["own"] + of["double"] + of["opencl"]:
         parts.append(
             "MLPerf Tiny's networks on Fashion-MNIST. *apart*: the largest difference of two curves of "
             "mean losses over 10 steps, as a share; *a step*: of single steps; *ten steps*: of the first "
