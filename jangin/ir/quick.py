@@ -171,16 +171,31 @@ def _contracted(x: Array, y: Array, extents: Sequence[int], outer: int) -> Array
             x = x * extents[d]
     only = [tuple(d for d in inner if v.shape[d] > 1 == o.shape[d]) for v, o in ((x, y), (y, x))]
     x, y = (v.sum(axis=axes, keepdims=True) if axes else v for v, axes in zip((x, y), only, strict=True))
-    _room(max(x.size, y.size))
     summed = [d for d in inner if x.shape[d] > 1 < y.shape[d]]
     both = [d for d in kept if x.shape[d] > 1 < y.shape[d]]
     rows = [d for d in kept if x.shape[d] > 1 == y.shape[d]]
     columns = [d for d in kept if y.shape[d] > 1 == x.shape[d]]
+    if not (rows and columns) and math.prod(x.shape[outer:]) <= WINDOW:
+        return _by_places(x, y, outer)
+    _room(max(x.size, y.size))
+    if rows and (not columns or rows[-1] > columns[-1]):  # columns are copied, and results left, as they lie
+        x, y, rows, columns = y, x, columns, rows
     product = np.matmul(_matrices(x, both, rows, summed), _matrices(y, both, summed, columns))
     order = [*both, *rows, *columns]
     turned = product.reshape([extents[d] for d in order]).transpose([order.index(d) for d in sorted(order)])
     result: Array = turned.reshape([extents[d] if d in order else 1 for d in kept])
     return result
+
+
+def _by_places(x: Array, y: Array, outer: int) -> Array:
+    """Return the sum of x * y over the axes from `outer` on, which are the places of a small window. Each
+    channel has its own, so that there is no matrix product."""
+    first, *places = np.ndindex(x.shape[outer:])
+    total: Array = x[(..., *first)] * y[(..., *first)]
+    term = np.empty_like(total)
+    for place in places:
+        total += np.multiply(x[(..., *place)], y[(..., *place)], out=term)
+    return total
 
 
 def _matrices(v: Array, both: Sequence[int], rows: Sequence[int], columns: Sequence[int]) -> Array:
