@@ -129,17 +129,40 @@ class Elements:
         return minimum(row, self.rows - 1)
 
     def _square(self, panel: Panel, place: Place, first: Expr, start: Expr) -> Stmt:
-        """Return a copy of a few terms, by vectors unless the diagonal crosses them."""
+        """Return a copy of a few terms. If the diagonal crosses them, it is made of squares, of which one or
+        two are copied element by element."""
         if self.kind == "whole":
             return self._straight(self.turned, panel, place, first, start)
+        part, size = Var("bp"), panel.square
+        row = part * size
+
+        def within(own: Expr, term: Expr) -> tuple[Expr, ...]:
+            return place(row + own, term)
+
+        crossed = self._beside(Panel(panel.buffer, size), within, first + row, start)
+        crossing: Stmt = For(part, const(panel.rows // size), crossed)
+        return self._beside(panel, place, first, start, crossing)
+
+    def _beside(
+        self, panel: Panel, place: Place, first: Expr, start: Expr, crossing: Stmt | None = None
+    ) -> Stmt:
+        """Return a copy of a few terms by vectors if they lie on one side of the diagonal, else `crossing`.
+        By default that goes element by element. The elements of the other triangle are 0 in a triangular
+        operand."""
         turn, row, size = Var("bt"), Var("bi"), panel.square
-        value = self.any(self._within(first + row), start + turn)
-        store = Store(panel.buffer, place(row, start + turn), value)
-        crossing = For(turn, const(size), For(row, const(panel.rows), store))
         before, behind = start + size <= first, start >= first + panel.rows
+
+        def by_element(value: Expr) -> Stmt:
+            store = Store(panel.buffer, place(row, start + turn), value)
+            return For(turn, const(size), For(row, const(panel.rows), store))
+
+        if crossing is None:
+            crossing = by_element(self.any(self._within(first + row), start + turn))
         if self.kind == "triangular":
             straight = self._straight(self.turned, panel, place, first, start)
-            return If(before if self.lower else behind, straight, crossing)
+            zeros = by_element(const(0, self.buffer.dtype))
+            inside, outside = (before, behind) if self.lower else (behind, before)
+            return If(inside, straight, If(outside, zeros, crossing))
         as_stored, across = (
             self._straight(turned, panel, place, first, start) for turned in (not self.lower, self.lower)
         )
