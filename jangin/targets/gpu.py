@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import field, replace
+from typing import Self
 
 from jangin.ir.records import dataclass
 from jangin.targets.figures import FusionFigures, RecurrenceFigures, WinogradFigures
@@ -18,6 +19,8 @@ it."""
 HEAD = 128
 """Most elements of an attention head. With larger tiles, too few groups fit on a compute unit."""
 NEVER = 1 << 30
+SMALL_TILE = (4, 4)
+"""Rows and columns of a work-item's part of a product, if compiling must be quick."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,16 @@ class Gpu(Machine):
     compiling: float = 0.0
     """Seconds that kernels with code of their own must save in a run. Estimates read it. It isn't 0 if users
     wait for a device's compiler before the first run: kernels of one tile share code then."""
+
+    tile: tuple[int, int] = SMALL_TILE
+    """Rows and columns of a work-item's part of a product in the code that kernels share. `contraction` reads
+    it."""
+
+    @property
+    def emitted(self) -> Self:
+        """Browsers compile shaders anew for each visitor, and drivers keep what they compiled. So a package
+        has the small tile."""
+        return replace(self, tile=SMALL_TILE)
 
     @property
     def peak(self) -> int:

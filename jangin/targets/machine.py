@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from jangin.ir.products import Product
 from jangin.ir.records import dataclass
@@ -43,6 +43,11 @@ class Machine:
     """The figures for the passes `layout`, `fuse`, `attention` and `separable`."""
     recurrence: RecurrenceFigures = field(default_factory=RecurrenceFigures)
     """The figures for the lowering of recurrent layers."""
+
+    @property
+    def emitted(self) -> Self:
+        """The machine for standalone programs."""
+        return self
 
     def lanes(self, bytes_per_element: int) -> int:
         """Elements of this size that one vector access moves."""

@@ -91,9 +91,9 @@ class Target:
     @property
     def emitted(self) -> Target:
         """The target for standalone programs: without matrix registers, because a process must first ask its
-        system for them."""
+        system for them. See also `Machine.emitted`."""
         kept = [f for f in self.features.split(",") if not f.startswith("+amx-")]
-        return replace(self, features=",".join(kept))
+        return replace(self, features=",".join(kept), machine=self.machine.emitted)
 
     @property
     def of_c(self) -> Target:

@@ -1,8 +1,8 @@
 """Rows of lanes in WGSL.
 
-Aligned rows of four words are loaded and stored at once, as vectors. Sums and products of vectors are vectors,
-so that their text is short. Devices run work-items side by side, and their compilers divide vectors: all else
-is done lane by lane."""
+Aligned rows of four words are loaded and stored at once, as vectors. Sums and products of vectors are
+vectors, so that their text is short. All else is done lane by lane: devices run work-items side by side, and
+their compilers divide vectors."""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ TILES = (
 )  # fmt: skip
 """Tiles to try: threads down and across a group's tile, then rows and columns of each thread."""
 DEPTHS = (16, 8)
-COMMON = {"ty": 16, "tx": 4, "tm": 4, "tn": 4, "bk": 0, "ahead": 0}
-"""The parameters that kernels share on devices whose compilers users wait for (`Gpu.compiling`). Browsers
-fill shared memory with zeros and check each index, so there are no panels."""
+COMMON = {"ty": 16, "tx": 4, "bk": 0, "ahead": 0}
+"""The parameters that kernels share on devices whose compilers users wait for (`Gpu.compiling`), besides
+`Gpu.tile`. Browsers fill shared memory with zeros and check each index, so there are no panels."""
 ROW = 4
 """Terms of a row of the left operand that a thread loads at once, if there are no panels."""
 CACHED = 2.0
@@ -96,6 +96,7 @@ class Contraction(Template):
         plain = role.right.buffer.name in p.constants and packing_positions(role) is not None
         self.packed = plain or bool(role.parts)
         right = next(e for e in children(self.stage.body) if e is not role.left) if role.parts else role.right
+        self.common = {**COMMON, **dict(zip(("tm", "tn"), self.gpu.tile, strict=True))}
         self.element, self.widening = max(role.left.dtype.bytes, right.dtype.bytes), cost.arithmetic(right)
 
     def space(self) -> Sequence[Params]:
@@ -107,7 +108,7 @@ class Contraction(Template):
                     few = bk * max(ty * tm, tx * tn) <= AHEAD * ty * tx and self.depth > bk
                     tile = {"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": bk}
                     choices += [{**tile, "ahead": n} for n in range(1 + few)]
-        return [COMMON, *choices] if self.gpu.compiling else choices
+        return [self.common, *choices] if self.gpu.compiling else choices
 
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the longer of the computation and the memory traffic of whole tiles.
@@ -132,7 +133,7 @@ class Contraction(Template):
         group += panels * WAIT / resident if bk and not params["ahead"] else 0
         work = turns * group / t.clock / share
         moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
-        own = 0.0 if params == COMMON else t.compiling
+        own = 0.0 if params == self.common else t.compiling
         return float(t.startup + own + max(work, moved / t.bandwidth))
 
     def _copies(self, params: Params) -> float:
