@@ -9,8 +9,9 @@ and memory that they share counts once. "With WebAssembly" is a package that com
 shaders are compiled. Then one page loads both engines and runs them in turns.
 
 Chromium runs WebGPU on the processor here (SwiftShader), so the figures say nothing of a graphics processor.
-`--keep` writes benchmarks/results/browser.json. benchmarks/make_models.py makes the models. Measurements
-stay in `--folder`, and the next call goes on there. `--one` measures one thing more, if anything is left.
+`--keep` writes benchmarks/results/browser.json, in which rows of other models stay.
+benchmarks/make_models.py makes the models. Measurements stay in `--folder`, and the next call goes on there.
+`--one` measures one thing more, if anything is left.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any
 
 import numpy as np
 from catalogue import BRIEF, CATALOGUE, Model
-from sections import Section, Table
+from sections import FOLDER, Section, Table
 
 import jangin
 
@@ -258,9 +259,17 @@ def main() -> None:
         told = (
             "`python benchmarks/browser.py` in headless Chromium on SwiftShader, which runs WebGPU on the "
             f"processor. The peer is onnxruntime-web {version} (WebGPU provider), in turns in one page "
-            f"(medians of {min(turns)} to {max(turns)}):"
+            f"(medians of {min(turns)} turns or more):"
         )
-        Section("In the browser, by WebGPU", [told, Table(columns, rows)]).save("browser")
+        Section("In the browser, by WebGPU", [told, Table(columns, merged(rows))]).save("browser")
+
+
+def merged(rows: Sequence[list[str]]) -> list[list[str]]:
+    """Return new rows and those kept before of other models, in the order of `MODELS`."""
+    path = FOLDER / "browser.json"
+    before = [p for p in Section.load(path).parts if isinstance(p, Table)] if path.exists() else []
+    known = {row[0]: row for row in [*(r for table in before for r in table.rows), *rows]}
+    return [known[title] for title in (ALL[name].title for name in MODELS) if title in known]
 
 
 if __name__ == "__main__":
