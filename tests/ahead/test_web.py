@@ -259,6 +259,18 @@ def test_large_ranges_have_several_bindings() -> None:
     assert [(p.handle, p.start, p.end) for p in parts] == [("a", 0, 512), ("a", 512, 1008), ("b", 0, 16)]
 
 
+def test_packages_have_no_weights_for_winograd() -> None:
+    """WebGPU's target estimates that Winograd's method never pays, whether the option allows it or not."""
+    weight = np.random.default_rng().standard_normal((64, 64, 3, 3)).astype(np.float32)
+    shape = [1, 64, 28, 28]
+    x, y = (onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, shape) for n in "xy")
+    conv = onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)
+    graph = onnx.helper.make_graph([conv], "g", [x], [y], [onnx.numpy_helper.from_array(weight, "w")])
+    model = onnx.helper.make_model(graph, ir_version=10)
+    made = [jangin.emit(model, "web", "webgpu", winograd=allowed) for allowed in (True, False)]
+    assert [m.weights for m in made] == [weight.nbytes] * 2
+
+
 # --- in a browser
 
 
