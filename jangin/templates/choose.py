@@ -103,10 +103,9 @@ def opaque(func: Func, workload: Workload) -> Scheduled:
     if workload.stages:
         return winograd.schedule(func, workload)
     nest = Recorder(func).finish("nest", {}, NEST_COST)
-    loop = task_loops(nest.func.body)[1]
-    if loop is None:
+    if task_loops(nest.func.body)[1] is None:
         return nest
-    work = operations(loop, dict(nest.func.symbols))
+    work = operations(nest.func.body, dict(nest.func.symbols))
     if isinstance(work, Const):
         return replace(nest, cost=max(NEST_COST, float(work.value)))
     return replace(nest, work=work)

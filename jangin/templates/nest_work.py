@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from jangin.ir.expr import Binary, Const, Expr, Var, const, maximum
-from jangin.ir.loop import For, Let, Stmt, Store, sub_statements
+from jangin.ir.loop import TASK_KINDS, Alloc, For, Let, Stmt, Store, sub_statements
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.traversal import free_vars, loads, substitute
 
@@ -20,22 +20,35 @@ Known = Mapping[Var, Expr]
 range."""
 
 
-def operations(tasks: For, symbols: Mapping[Var, Range]) -> Expr:
+def operations(body: Stmt, symbols: Mapping[Var, Range]) -> Expr:
     """Return the stores of a task's largest part and their loads from memory, times the extents of loops, for
-    the sizes of a run.
+    the sizes of a run. `body` is a kernel with a loop over tasks.
 
     An extent that depends on data counts as its constant bound, or as 1 if it has none. Vector loops count by
     vectors. The largest part is that of many elements (`USUAL`), so that the expression stays short."""
     known: dict[Var, Expr] = {v: v for v in symbols}
-    return simplify(_of(tasks.body, {**known, tasks.var: _extent(tasks.extent, known) // 2}), symbols)
+    while not (isinstance(body, For) and body.kind in TASK_KINDS):
+        assert isinstance(body, (Let, Alloc, For))
+        if isinstance(body, Let):
+            known = _with(known, body)
+        elif isinstance(body, For):
+            known[body.var] = _extent(body.extent, known) // 2
+        body = body.body
+    middle = (_extent(body.extent, known) - 1) // 2  # the last task may be a short one
+    return simplify(_of(body.body, {**known, body.var: middle}), symbols)
+
+
+def _with(known: Known, s: Let) -> dict[Var, Expr]:
+    """Return the known variables with a bound one, unless that depends on data."""
+    is_known = not loads(s.value) and free_vars(s.value) <= known.keys()
+    return {**known, s.var: substitute(s.value, known)} if is_known else dict(known)
 
 
 def _of(s: Stmt, known: Known) -> Expr:
     if isinstance(s, Store):
         return const(1 + sum(n.buffer.memory != "register" for n in loads(s.value)))
     if isinstance(s, Let):
-        is_known = not loads(s.value) and free_vars(s.value) <= known.keys()
-        return _of(s.body, {**known, s.var: substitute(s.value, known)} if is_known else known)
+        return _of(s.body, _with(known, s))
     if isinstance(s, For):
         extent = _extent(s.extent, known)
         turns = (extent + LANES - 1) // LANES if s.kind == "vector" else extent
