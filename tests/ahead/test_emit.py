@@ -31,6 +31,7 @@ from onnx.reference import ReferenceEvaluator
 import jangin
 from jangin.ahead import link, source
 from jangin.ahead.emit import Emitted, emit
+from jangin.ahead.sharing import RANGES
 from jangin.ahead.source import compiler_flags
 from jangin.backends.clike.tidy import needed
 from jangin.frontends.onnx.format import OnnxFormat
@@ -64,14 +65,15 @@ def feeds(rows: int) -> np.ndarray:
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("kind", "compiler"), [("object", ""), *(("c", c) for c in COMPILERS)])
 def test_the_same_bits_for_any_size(kind: str, compiler: str, tmp_path: Path) -> None:
-    """The bits are equal on several threads too, and for outputs that copy an input."""
+    """The bits are equal on several threads too, and for outputs that copy an input. There may be more
+    threads than `RANGES`, and fewer of them started."""
     exe = compiled()
     api = api_of(net(kind), kind, tmp_path, compiler)
     assert api("start_threads", 3) == 0
-    for rows in (1, 2, 7, 64, 500):
+    for rows in (1, 2, 7, 64, 500, 3000):
         x = feeds(rows)
         want = exe(x)
-        for threads in (1, 3):
+        for threads in (1, 3, RANGES + 3):
             got = api.run([x], [rows], threads)
             assert all(same_bits(g, w) for g, w in zip(got, want, strict=True))
     api.library.net_stop_threads()
