@@ -175,7 +175,7 @@ def section(rows: Sequence[Row]) -> Section:
         columns = ["network", "type", "ways", "steps", "first", "last", "apart", "a step", "ten steps"]
         cells = [
             [r["network"], r["dtype"], f"{r['way']}, {r['other']}", str(r["steps"]), f"{r['first']:.4f}",
-             f"{r['last']:.4f}", *(f"{r[key]:.0e}" for key in ("apart", "step_apart", "early"))]
+             f"{r['last']:.4f}", *(f"{r[key]:.2g}" for key in ("apart", "step_apart", "early"))]
             for r in curves
         ]  # fmt: skip
         parts.append(Table(columns, cells))
