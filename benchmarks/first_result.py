@@ -37,8 +37,8 @@ COLUMNS = ["package", *WAYS, "ratio", "turns"]
 TITLE = "First results"
 ABOUT = (
     "`python benchmarks/first_result.py --save`: seconds from the start of a process to its first result, "
-    "medians, with an empty cache of Jangin. A ratio of at most 1.5 is asked. The machine had 2 Zen 4 "
-    "cores, and was shared."
+    "medians, with an empty cache of Jangin. A ratio of at most 1.5 is asked. The machine had two "
+    "cores of an AMD EPYC, and was mostly quiet."
 )
 
 
