@@ -47,7 +47,7 @@ INNER = (
     "compile_fx_inner", "inner_fn", "V.set_", "torch._inductor.", "config.patch",
 )  # fmt: skip
 """Words of tests that count Inductor's kernels, read its code or call its inner functions."""
-ROUNDED = "sums of a thousand products are added in another order: both are within 1e-6 of float64's, as a share"
+ROUNDED = "sums of a thousand products are added in another order; both are within 1e-6 of float64's"
 NEWER = "PyTorch 2.13 lacks the operator, which 2.6 had"
 LENIENT = "a product of integers and floats is computed in floats, where eager refuses it"
 UNCHECKED = "torch._check on a size that depends on data isn't kept"
