@@ -1,6 +1,9 @@
 """Time `jangin.blas` beside SciPy's library (OpenBLAS), and products beside PyTorch's too, in turns. Each
 library has a process of its own.
 
+OpenBLAS doesn't know the newest processors, and then takes kernels without AVX-512. It is also told to take
+those of Skylake, if the processor runs them: the column `OpenBLAS, told`.
+
     python benchmarks/blas.py --threads 1 2 --write
     python benchmarks/blas.py --threads 1 --only gemm --seconds 0.5
     python benchmarks/blas.py --threads 1 2 --window 15 --progress figures.json --write
@@ -36,12 +39,14 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from jangin import blas
 from jangin.runtime.system.processor import processor_name
 from jangin.runtime.system.usage import busy_seconds
+from jangin.targets import resolve
 
 COLUMNS = (
     "call",
     "threads",
     "Jangin",
     "OpenBLAS",
+    "OpenBLAS, told",
     "PyTorch",
     "share of the best",
     "share of the memory's speed",
@@ -55,6 +60,9 @@ MATRIX = 2048
 FOREIGN = 0.2
 """The most of a core that other processes may take while a case is measured. The system counts in ticks."""
 
+TOLD = "openblas, told"
+"""OpenBLAS with the kernels of Skylake."""
+PEERS = ("openblas", TOLD, "torch")
 TURNS = 4
 """The turns of each library in a case."""
 PAUSE = 0.02
@@ -191,7 +199,10 @@ class Library:
 
     def __init__(self, name: str, threads: int) -> None:
         command = [sys.executable, __file__, "--worker", name, "--threads", str(threads)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        own = os.environ | ({"OPENBLAS_CORETYPE": "SKYLAKEX"} if name == TOLD else {})
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own
+        )
 
     def seconds(self, letter: str, name: str, seconds: float) -> list[float]:
         """Return the seconds of each call during a turn."""
@@ -208,7 +219,9 @@ class Library:
 @contextlib.contextmanager
 def started(threads: int) -> Iterator[dict[str, Library]]:
     """Yield the libraries that are here, each in its process."""
-    names = ["jangin", "openblas", *["torch"] * (importlib.util.find_spec("torch") is not None)]
+    names = ["jangin", "openblas"]
+    names += [TOLD] * (resolve().processor.lanes(4) >= 16)
+    names += ["torch"] * (importlib.util.find_spec("torch") is not None)
     libraries = {name: Library(name, threads) for name in names}
     try:
         yield libraries
@@ -243,7 +256,7 @@ def measured(
 
 def share(row: Mapping[str, float]) -> float:
     """Return the share of the best other library."""
-    return row["jangin"] / max(row[name] for name in ("openblas", "torch") if name in row)
+    return row["jangin"] / max(row[name] for name in PEERS if name in row)
 
 
 def timed(
@@ -309,7 +322,7 @@ def store(rows: Mapping[str, Mapping[str, float]]) -> None:
     tables = (part for part in parts if isinstance(part, Table))
     lines = {tuple(row[:2]): (*row[2:], *[""] * (len(COLUMNS) - len(row))) for t in tables for row in t.rows}
     for key, row in rows.items():
-        shown = [f"{row[name]:.2f}" if name in row else "" for name in ("jangin", "openblas", "torch")]
+        shown = [f"{row[name]:.2f}" if name in row else "" for name in ("jangin", *PEERS)]
         of_memory = f"{row['jangin'] / row['memory']:.2f}" if "memory" in row else ""
         name, _, threads = key.partition(", ")
         lines[name, threads] = (*shown, f"{share(row):.2f}", of_memory)
