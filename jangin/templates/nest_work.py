@@ -62,8 +62,8 @@ def _usual(work: Expr) -> int:
 
 
 def _extent(extent: Expr, known: Known) -> Expr:
-    """Return a loop's extent, or its constant bound if it is the smaller of a number and a constant, or 1 if
-    it depends on data."""
+    """Return a loop's extent. The smaller of a number and a constant counts as the constant, and an extent
+    that depends on data as 1."""
     bounds = (extent.a, extent.b) if isinstance(extent, Binary) and extent.op == "min" else (extent,)
     for bound in bounds:
         if isinstance(bound, Const):
