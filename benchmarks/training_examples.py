@@ -80,7 +80,9 @@ def tiny() -> Iterator[Row]:
 
 
 def double() -> Iterator[Row]:
-    for name in DEEP:
+    import train_tiny
+
+    for name in train_tiny.NETWORKS:
         yield losses(name, (*TINY, "--double"), "float64")
 
 

@@ -7,8 +7,8 @@
 The pictures are Fashion-MNIST's, in each network's size, with their own labels. MobileNet tells footwear from
 all else, and the autoencoder makes its 640 numbers again.
 
-Normalizations enlarge each rounding. In 12 steps of float32, PyTorch's own losses of MobileNet are up to 7 %
-from float64's, and those of ResNet-8 0.05 %. `--double` trains in float64.
+Adam trains them. With SGD at a rate of 0.01, MobileNet enlarges each rounding: PyTorch's own fifth loss in
+float64 moves by 0.8 % if the weights move by a share of 1e-14. `--double` trains in float64.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from train_fashion import network
 
 FOOTWEAR = 5, 7, 9
 """Sandals, sneakers and ankle boots."""
+RATE = 1e-3
+"""The rate of Adam, as MLPerf Tiny trains three of the networks."""
 SPAN = 10
 """Steps whose mean loss is compared. Two runs of float32 differ more in a single batch."""
 
@@ -112,7 +114,7 @@ def start(way: str, name: str, dtype: torch.dtype, batches: Sequence[Batch]) -> 
     """Return a network that a way will train with the batches."""
     torch.manual_seed(0)
     model = NETWORKS[name]().to(dtype)
-    optimizer = torch.optim.SGD(model.parameters(), 0.01, 0.9)
+    optimizer = torch.optim.Adam(model.parameters(), RATE)
     loss = "mse" if name == "autoencoder" else "cross_entropy"
     return Trained(way, model, optimizer, batches[0], len(batches), loss)
 
