@@ -16,7 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import jangin
 from jangin.compiler.pipeline import build_plan, graph_passes, plan_model
-from jangin.ir.core import Kernel
+from jangin.ir.core import Kernel, Reshape
+from jangin.ir.dtype import F32, I32, I64
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, Graph
 from jangin.ir.graph_text import print_graph
@@ -161,6 +162,40 @@ def test_weights_that_are_turned(
     assert kernels(new)[1:-1] == [["loop_nest"], *THREE]
     run = executable(build_plan(graph, Options()), 2).run if compiled else partial(run_graph, new)
     close(run(given)["y0"], direct(given["x"], given["w"].transpose(1, 0, 2, 3)[..., ::-1, ::-1], 1))
+
+
+def test_weights_that_are_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run chooses the outputs. A kernel that reads its weights by indices has two operands, so that the
+    transform reads its result."""
+    forced(monkeypatch, F2)
+    t = Net()
+    x, w, chosen = t.input("x", 1, 9, 3, 2), t.input("w", 5, 9, 3, 3), t.b.input("i", I64, (const(3),))
+    taken = t.b.gather(w, chosen, 0)
+    graph = prune(t.done(t.b.conv(x, taken, strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=1)))
+    random = np.random.default_rng()
+    given = {n: random.standard_normal(shapes_of(graph)[n]).astype(np.float32) for n in ("x", "w")}
+    new = winograd(fused(graph), TARGET)
+    verify_graph(new, CORE)
+    assert ["loop_nest"] in kernels(new)
+    given["i"] = random.integers(0, 5, 3)
+    close(run_graph(new, given)["y0"], direct(given["x"], given["w"][given["i"]], 1))
+
+
+def test_weights_whose_bytes_were_integers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel that moves words makes floats of the same bytes. The transform can't read the words."""
+    forced(monkeypatch, F2)
+    t = Net()
+    x, words = t.input("x", 1, 9, 3, 2), t.b.input("w", I32, tuple(map(const, (9, 3, 3, 3))))
+    turned = t.b.transpose(words, [1, 0, 2, 3])
+    w = t.b.node(Reshape(turned.shape, F32), [turned])
+    graph = prune(t.done(t.b.conv(x, w, strides=(1, 1), dilations=(1, 1), pads=(1,) * 4, groups=1)))
+    random = np.random.default_rng()
+    given = {n: random.standard_normal(s).astype(np.float32) for n, s in shapes_of(graph).items()}
+    new = winograd(fused(graph), TARGET)
+    verify_graph(new, CORE)
+    assert ["loop_nest"] in kernels(new)
+    got = run_graph(new, {**given, "w": given["w"].view(np.int32)})["y0"]
+    close(got, direct(given["x"], given["w"].transpose(1, 0, 2, 3), 1))
 
 
 def test_the_choice_for_weights_that_change() -> None:

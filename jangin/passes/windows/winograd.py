@@ -274,7 +274,8 @@ class _Winograd(Editor):
             return m.weights, lambda o, c, i, j: x[o, c, i, j]
         (*before, stage), inputs, _ = stages(node)
         real = [a.extent for a in stage.axes if a.extent != const(1)]
-        if before or not isinstance(stage.body, Load) or stage.reduce_axes or real != [*x.shape]:
+        moves = isinstance(stage.body, Load) and stage.out.dtype == x.dtype and not stage.reduce_axes
+        if before or len(inputs) != 1 or not moves or real != [*x.shape]:  # a gather has two inputs
             return m.weights, lambda o, c, i, j: x[o, c, i, j]
         (source,) = inputs
         moved = redirect(stage, {source.name: Buffer("x0", source.dtype, source.shape)})
