@@ -41,6 +41,10 @@ class RegisterTile:
     words: WordTile = field(default_factory=WordTile)
     batches: RegisterTile | None = None
 
+    def lanes(self, element: int) -> int:
+        """Elements of this size in a vector. A processor whose vectors are words takes larger ones singly."""
+        return max(1, self.bytes // element)
+
 
 ANY_MACHINE = RegisterTile()
 """The register tile for graphs that are built for no machine; it suits AVX2."""

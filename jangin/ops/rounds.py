@@ -113,7 +113,7 @@ class Tile:
         rows = max(1, -(-count // -(-max(count, 1) // fitting)))
         if of_words:
             return Tile(rows, max(most.words.bytes // element, most.words.each, OF_SCALE))
-        lanes = most.bytes // element
+        lanes = most.lanes(element)
         vectors = 1
         while 2 * vectors * gates * rows <= most.accumulators and vectors * lanes < hidden:
             vectors *= 2
@@ -123,7 +123,7 @@ class Tile:
     def quickest(hidden: int, gates: int, batch: int, element: int, most: RegisterTile) -> Tile:
         """Return the register tile with the least time for a whole batch. Its time for each term of the sums
         is counted in multiply-adds, of which two go with two loads."""
-        lanes, timed = most.bytes // element, list[tuple[int, int, int]]()
+        lanes, timed = most.lanes(element), list[tuple[int, int, int]]()
         vectors = 1
         while vectors == 1 or vectors * lanes * FEWEST_BLOCKS <= hidden:
             for tiles in range(1, batch + 1):

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from one_node import Array, f32, lowered, model
 
 from jangin.compiler.build import build
+from jangin.compiler.cases import register_tile
 from jangin.compiler.interpreted import interpreted
 from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
@@ -27,7 +28,7 @@ from jangin.ops.register_tiles import ANY_MACHINE, RegisterTile
 from jangin.ops.rounds import BATCHED, FEWEST_BLOCKS, Tile
 from jangin.options import Options
 from jangin.runtime.executable import Executable
-from jangin.targets import resolve
+from jangin.targets import NAMED, resolve
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 Seeds = st.integers(0, 2**32 - 1)
@@ -211,6 +212,14 @@ def test_tiles_of_batches_fit_the_registers(hidden: int, gates: int, batch: int,
     assert tile.rows * gates * vectors <= most.accumulators
     assert -(-batch // tile.rows) * tile.rows - batch < -(-batch // tile.rows)
     assert vectors == 1 or tile.lanes * FEWEST_BLOCKS <= hidden
+
+
+@pytest.mark.parametrize("target", ["cortex-m4", "riscv32imc", "x86-64-v2"])
+@pytest.mark.parametrize("batch", [1, BATCHED])
+def test_tiles_have_lanes(target: str, batch: int) -> None:
+    """A number of 8 bytes is wider than the vectors of a processor that has none but words."""
+    tile = Tile.fit(20, 4, const(batch), 8, register_tile(NAMED[target].machine))
+    assert tile.lanes >= 1
 
 
 def test_tiles_of_batches_keep_multiply_adds_busy() -> None:
