@@ -65,7 +65,7 @@ class Direct:
         self._new = new
         self._free: list[_Prepared] = []
         self.made, self.shown, self.idle = made, shown, places.get(routine.idle)
-        self.own, self.threads, self._tried = own, set_to(), False
+        self.own, self.threads = own, set_to()
 
     def fits(self, values: Sequence[Any]) -> bool:
         """Return whether a call of this kind can be repeated: its factor isn't 0, and its array that is
@@ -100,11 +100,12 @@ class Direct:
 
     def expect(self, values: tuple[Any, ...]) -> bool:
         """Let `taken` repeat calls with values like these. Return whether it can."""
-        if not self._tried:
-            self._tried = True
-            for prepared in self._free:
+        free = tuple(self._free)  # other threads take from it
+        for prepared in free:
+            if not prepared.is_tried:
+                prepared.is_tried = True
                 prepared.expect(values, self.own)
-        return any(prepared.wanted for prepared in self._free)
+        return any(prepared.wanted for prepared in free)
 
     def __call__(self, values: Sequence[Any]) -> Any:
         """Return what the call returns."""
@@ -140,6 +141,7 @@ class _Prepared:
         self.entry, self.table, self._held = ready.entry, ready.table, [ready, held]
         self._taker, self.take = ready.take, _nothing_taken
         self.wanted: Any = None
+        self.is_tried = False
         self.arrays: list[tuple[int, int]] = []
         self.numbers: list[tuple[Array, int]] = []
         self.outs = ready.places[-1]

@@ -99,13 +99,17 @@ def test_the_other_triangle_of_a_repeated_result_is_0() -> None:
         np.testing.assert_allclose(found, (np.tril if lower else np.triu)(a @ a.T), atol=1e-13)
 
 
-def test_threads_of_python_call_at_once() -> None:
+def test_threads_of_python_call_at_once(taken: list[bool]) -> None:
+    """Each thread has working memory of its own. Native code knows all of it afterwards."""
     given = [matrix(seed) for seed in range(8)]
     blas.dgemm(1.0, given[0], given[0])
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda a: [blas.dgemm(1.0, a, a) for _ in range(50)], given))
     for a, products in zip(given, found, strict=True):
         assert all(np.allclose(p, a @ a, atol=1e-13) for p in products)
+    for a in given[:4]:
+        np.testing.assert_allclose(blas.dgemm(1.0, a, a), a @ a, atol=1e-13)
+    assert taken[-1]
 
 
 def test_a_result_of_another_type_than_its_operands() -> None:
