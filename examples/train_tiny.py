@@ -7,8 +7,8 @@
 The pictures are Fashion-MNIST's, in each network's size, with their own labels. MobileNet tells footwear from
 all else, and the autoencoder makes its 640 numbers again.
 
-Adam trains them. With SGD at a rate of 0.01, MobileNet enlarges each rounding: PyTorch's own fifth loss in
-float64 moves by 0.8 % if the weights move by a share of 1e-14. `--double` trains in float64.
+Adam trains them. With SGD at a rate of 0.01, MobileNet enlarges each rounding. PyTorch's own fifth loss in
+float64 then moves by 0.8 % if the weights move by a share of 1e-14. `--double` trains in float64.
 """
 
 from __future__ import annotations
