@@ -31,7 +31,7 @@ def fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | Non
         at = end
 
 
-def varint(data: memoryview, at: int) -> tuple[int, int]:
+def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return the number at a position, of at most 64 bits, and the position after it. Raises ValueError if
     the number is longer."""
     value = 0

@@ -11,6 +11,8 @@ from typing import Any
 import onnx
 from google.protobuf.message import Message
 
+from jangin.frontends.protobuf import varint
+
 NUMBERS = (
     0, 1, -1, 2, 3, 5, -7, 100, 1 << 16, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63),
 )  # fmt: skip
@@ -140,7 +142,7 @@ def huge_varint(data: bytes, rng: random.Random) -> bytes:
     changed = data[:at] + new + data[end:]
     grown = len(new) - (end - at)
     for start in reversed(path):
-        length, after = _read(data, start)
+        length, after = varint(data, start)
         text = _varint(length + grown)
         changed = changed[:start] + text + changed[after:]
         grown += len(text) - (after - start)
@@ -155,16 +157,16 @@ def _varints(
     stop = len(data) if end is None else end
     found: list[tuple[tuple[int, ...], int, int]] = []
     while at < stop:
-        tag, begin = _read(data, at)
+        tag, begin = varint(data, at)
         kind = tag & 7
         if not tag >> 3 or kind not in (0, 1, 2, 5):
             raise ValueError("no message")
         at = begin
         if kind == 0:
-            _, at = _read(data, begin)
+            _, at = varint(data, begin)
             found.append((path, begin, at))
         elif kind == 2:
-            size, content = _read(data, begin)
+            size, content = varint(data, begin)
             at = content + size
             if at <= stop and len(path) < 12 and size < 1 << 14:
                 with suppress(ValueError, IndexError):
@@ -174,17 +176,6 @@ def _varints(
         if at > stop:
             raise ValueError("no message")
     yield from found
-
-
-def _read(data: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-    raise ValueError("a number that doesn't end")
 
 
 def _varint(value: int) -> bytes:
