@@ -6,7 +6,7 @@ Inputs are checked, variants chosen and branches taken as in the compiled model.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
@@ -15,13 +15,15 @@ import numpy as np
 
 from jangin.compiler.cases import cases, imported
 from jangin.frontends.format import ModelSource
-from jangin.ir.core import LoopNest
+from jangin.ir.core import Concat, Conv, LoopNest, Map
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.own_names import with_own_names
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.quick import quick_stage
-from jangin.ops.interpret import run_node
+from jangin.ir.te import Stage
+from jangin.ops.interpret import run_node, stages_of
 from jangin.ops.layers import FUNCTIONS
+from jangin.ops.quick import Memory, quick_node
 from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.partition import has_steps, partition
@@ -116,7 +118,7 @@ class Interpreter:
         return Transfer(0.0, 0.0)
 
     def load(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Module | None) -> Module:
-        return _Module(self._graphs[plan], self.stop, self.alone)
+        return _Module(self._graphs[plan], self.stop, threads, self.alone)
 
     def flow(self, code: bytes) -> None:
         return None
@@ -125,12 +127,11 @@ class Interpreter:
 class _Module:
     """A graph that is interpreted. Each of its runs needs no memory of its own, so it is its own `Memory`."""
 
-    threads = 1
-    """The compiler has the other processors meanwhile."""
     alignment = 1
 
-    def __init__(self, graph: Graph, stop: Callable[[], bool], alone: bool) -> None:
-        self._graph, self._stop, self._alone = graph, stop, alone
+    def __init__(self, graph: Graph, stop: Callable[[], bool], threads: int, alone: bool) -> None:
+        self._graph, self._stop, self.threads, self._alone = graph, stop, threads, alone
+        self._stages: dict[str, Sequence[Stage]] = {}
         self._symbols = [v.name for v in graph.symbols]
         self._steps = _with_deaths(graph)
 
@@ -145,16 +146,40 @@ class _Module:
 
     def run(self, layout: Layout, inputs: Sequence[Array]) -> dict[str, Array]:
         graph = self._graph
+        memory = Memory()
         symbols = dict(zip(self._symbols, layout.sizes, strict=True))
         values: dict[str, Array] = {**graph.constants, **dict(zip(graph.inputs, inputs, strict=True))}
         with nullcontext() if self._alone else on_one_thread():
             for node, dead in self._steps:
                 if self._stop():
                     raise Overtaken
-                values.update(run_node(graph, node, values, symbols, quick_stage))
+                values.update(self._results(node, values, symbols, memory, dead))
                 for name in dead:
                     del values[name]
         return {name: np.array(values[name], order="C") for name, _, _ in layout.outputs}
+
+    def _results(
+        self,
+        node: Node,
+        values: Mapping[str, Array],
+        symbols: Mapping[str, int],
+        memory: Memory,
+        dead: Collection[str],
+    ) -> Mapping[str, Array]:
+        result = None
+        if isinstance(node.attrs, (Map, Conv, Concat)):
+            unused, threads = memory.ends(values, node.inputs, dead), 1 if self._alone else self.threads
+            inputs, dtype = [values[n] for n in node.inputs], self._graph.dtype(node.outputs[0])
+            result = quick_node(node, dtype, inputs, symbols, memory, threads, unused)
+        if result is None:
+            return run_node(self._graph, node, values, symbols, quick_stage, self._stages_of)
+        return {node.outputs[0]: result}
+
+    def _stages_of(self, graph: Graph, node: Node) -> Sequence[Stage]:
+        """Return a node's stages, which are made once for all runs."""
+        if node.name not in self._stages:
+            self._stages[node.name] = stages_of(graph, node)
+        return self._stages[node.name]
 
     def read(self, layout: Layout, buffer: PlanBuffer) -> NoReturn:
         raise AssertionError("no value of the plan is in an arena")

@@ -143,6 +143,7 @@ def _on_grid(
     for d, (axis, (lo, hi)) in enumerate(zip(axes, ranges, strict=True)):
         env[axis.var.name] = np.arange(lo, hi).reshape([-1 if k == d else 1 for k in range(len(axes))])
     memo: dict[Expr, Any] = {}
+    grid = {axis.var: (d, lo, hi) for d, (axis, (lo, hi)) in enumerate(zip(axes, ranges, strict=True))}
 
     def go(n: Expr) -> Any:
         if n not in memo:
@@ -154,6 +155,8 @@ def _on_grid(
             return convert(n.value, n.dtype)
         if isinstance(n, Var):
             return env[n.name]
+        if isinstance(n, Load) and (part := _part(n, arrays[n.buffer.name], grid)) is not None:
+            return part
         kids = tuple(go(k) for k in children(n))
         if isinstance(n, Load):
             return _gather(arrays[n.buffer.name], kids)
@@ -165,6 +168,20 @@ def _on_grid(
         return apply(n.op if isinstance(n, Binary) else n.fn, kids, n.dtype)
 
     return go(e)
+
+
+def _part(load: Load, array: Array, grid: Mapping[Var, tuple[int, int, int]]) -> Array | None:
+    """Return the loaded elements as a view of the array. Its axes must be a grid's, in the same order, or be
+    read at 0. Return None for any other load. `grid` has the number, first and last index of each axis."""
+    shape, at, last = [1] * len(grid), [], -1
+    for index, extent in zip(load.index, array.shape, strict=True):
+        d, lo, hi = grid.get(index, (-1, 0, 1)) if isinstance(index, Var) else (-1, 0, 1)
+        if d > last and hi <= extent:
+            shape[d], last = hi - lo, d
+        elif extent < 1 or not (isinstance(index, Const) and index.value == 0):
+            return None
+        at.append(slice(lo, hi))
+    return array[tuple(at)].reshape(shape)
 
 
 def _gather(array: Array, index: tuple[Any, ...]) -> Any:

@@ -34,7 +34,7 @@ PIECE = 32
 """The fewest terms of a sum in single precision. Shorter ones take longer than double precision."""
 WINDOW = 64
 """The most elements of a window whose extremum is found by comparing whole arrays, one for each place."""
-_IN_F32: Mapping[str, Any] = {
+IN_F32: Mapping[str, Any] = {
     "sqrt": np.sqrt, "exp": np.exp, "tanh": np.tanh, "log": np.log,
     "sigmoid": lambda x: np.reciprocal(1 + np.exp(-x)),
 }  # fmt: skip
@@ -107,6 +107,9 @@ def _reduced(stage: Stage, grid: _Grid, outer: int) -> Any:
     kept = tuple(range(outer, len(grid.extents)))
     if dtype is F32 and stage.combiner in ("max", "min"):
         return (np.maximum if stage.combiner == "max" else np.minimum).reduce(value, axis=kept)
+    if dtype is F32:  # summed in double precision, without a copy of the array in it
+        ufunc = np.add if stage.combiner == "sum" else np.multiply
+        return convert(ufunc.reduce(value, axis=kept, dtype=np.float64), dtype)
     return reduce(stage.combiner, value, kept, identity(stage.combiner, dtype).value, dtype)
 
 
@@ -251,8 +254,8 @@ class _Grid:
             return convert(kids[0], e.dtype)
         assert isinstance(e, (Binary, Call))
         fn = e.op if isinstance(e, Binary) else e.fn
-        if e.dtype is F32 and fn in _IN_F32:
-            return _IN_F32[fn](kids[0])
+        if e.dtype is F32 and fn in IN_F32:
+            return IN_F32[fn](kids[0])
         return apply(fn, kids, e.dtype)
 
     def _loaded(self, e: Load) -> Any:

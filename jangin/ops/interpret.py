@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -43,12 +42,23 @@ def run_nodes(
         yield node, values
 
 
+def stages_of(graph: Graph, node: Node) -> Sequence[Stage]:
+    """Return the tensor expressions of a core node."""
+    out, *inputs = (Buffer(n, graph.dtype(n), graph.shape(n)) for n in (node.outputs[0], *node.inputs))
+    return core_op(node).te(tuple(inputs), out, node.attrs)
+
+
 def run_node(
-    graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int], evaluate: Evaluate | None = None
+    graph: Graph,
+    node: Node,
+    values: Arrays,
+    symbols: Mapping[str, int],
+    evaluate: Evaluate = evaluate_stage,
+    stages: Callable[[Graph, Node], Sequence[Stage]] = stages_of,
 ) -> dict[str, Array]:
     """Return the results of a node by name, given the values of its inputs. `evaluate` computes a stage, by
     default as the reference does. Raises IndexOutOfRange."""
-    outputs = _made(graph, node, values, symbols, evaluate or evaluate_stage)
+    outputs = _made(graph, node, values, symbols, evaluate, stages)
     if isinstance(node.attrs, IndexCheck):
         check = Check(
             node.outputs[0], node.attrs.sizes, node.attrs.from_end, node.source or Sources.of(node.name)
@@ -58,8 +68,9 @@ def run_node(
 
 
 def _made(
-    graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int], evaluate: Evaluate
-) -> dict[str, Array]:
+    graph: Graph, node: Node, values: Arrays, symbols: Mapping[str, int], evaluate: Evaluate,
+    stages: Callable[[Graph, Node], Sequence[Stage]],
+) -> dict[str, Array]:  # fmt: skip
     if isinstance(node.attrs, Kernel):
         body = node.attrs.body
         feeds = {inner: values[outer] for inner, outer in zip(body.inputs, node.inputs, strict=True)}
@@ -70,14 +81,14 @@ def _made(
         elements = np.ascontiguousarray(values[node.inputs[0]])
         kept = elements.reshape(-1).view(graph.dtype(node.outputs[0]).numpy)
         return {node.outputs[0]: kept.reshape(shape)}
-    out = Buffer(node.outputs[0], graph.dtype(node.outputs[0]), graph.shape(node.outputs[0]))
+    name = node.outputs[0]
     if isinstance(node.attrs, LoopNest):
-        return {out.name: _run_nest(graph, node, node.attrs.body, replace(out, name="out"), values, symbols)}
-    inputs = tuple(Buffer(n, graph.dtype(n), graph.shape(n)) for n in node.inputs)
+        out = Buffer("out", graph.dtype(name), graph.shape(name))
+        return {name: _run_nest(graph, node, node.attrs.body, out, values, symbols)}
     local = dict(values)
-    for stage in core_op(node).te(inputs, out, node.attrs):
+    for stage in stages(graph, node):
         local[stage.out.name] = evaluate(stage, local, symbols)
-    return {out.name: local[out.name]}
+    return {name: local[name]}
 
 
 def _run_nest(
