@@ -1,7 +1,8 @@
 """A `dataclass` like the standard library's that defines a frozen class in a fifth of the time.
 
 The standard one writes and compiles six functions for each class, a fifth of the compiler's import time. Here
-only `__init__` is compiled. The other functions are the same for all classes and use the fields' values.
+only `__init__` is compiled, when a class has its first instance. The other functions are the same for all
+classes and use the fields' values.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def _frozen(cls: type) -> type:
         base.__dataclass_params__.frozen = True
     fields = dataclasses.fields(frozen)
     hashed = [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
-    frozen.__init__ = own.get("__init__") or _init(fields, hasattr(cls, "__post_init__"))
+    if "__init__" not in own:
+        frozen.__init__ = _Init(frozen)
     frozen._shown = tuple(f.name for f in fields if f.repr)
     frozen._compared = staticmethod(_values([f.name for f in fields if f.compare]))
     frozen._hashed = staticmethod(_values(hashed))
@@ -47,6 +49,19 @@ def _frozen(cls: type) -> type:
         if name not in own or name == "__hash__":
             setattr(cls, name, function)
     return cls
+
+
+class _Init:
+    """A class's `__init__` before it is first needed."""
+
+    def __init__(self, cls: type) -> None:
+        self._class: Any = cls
+
+    def __get__(self, record: object, owner: type) -> Callable[..., None]:
+        cls = self._class
+        cls.__init__ = _init(dataclasses.fields(cls), hasattr(cls, "__post_init__"))
+        method: Callable[..., None] = cls.__init__.__get__(record, owner)
+        return method
 
 
 def _init(fields: Sequence[dataclasses.Field[Any]], checks: bool) -> Callable[..., None]:
