@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from jangin.frontends.onnx.format import OnnxFormat
@@ -62,19 +59,6 @@ def opened(model: Any, options: SessionOptions) -> Runnable:
         raise kind.said(error) from error
 
 
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Put off Python's collection of garbage. Modules and a model's graph are no garbage, but each collection
-    walks them, which takes a twentieth of the time until the first answer."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def _open(model: Any, options: SessionOptions) -> Runnable:
     import jangin
 
@@ -88,8 +72,7 @@ def _open(model: Any, options: SessionOptions) -> Runnable:
     shown: Any = {"progress": Line(_name(model))} if sys.stderr.isatty() else {}
     shown["wait"] = getattr(options, "config", {}).get(WAIT) == "1"
     try:
-        with nullcontext() if shown["wait"] else _uncollected():
-            compiled: Runnable = jangin.compile(source, threads=threads, shapes=shapes, **shown)
+        compiled: Runnable = jangin.compile(source, threads=threads, shapes=shapes, **shown)
     except UnknownBlock:  # ONNX Runtime itself assumes that such a file was made for this processor
         formats = [OnnxFormat(block=own_block())]
         compiled = jangin.compile(source, threads=threads, shapes=shapes, formats=formats, **shown)
