@@ -7,9 +7,11 @@ Nothing slow is imported here, because the compiler's process starts after this 
 
 from __future__ import annotations
 
-from functools import cached_property, wraps
+from functools import wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, cast
+
+from jangin.once import once
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -250,7 +252,7 @@ class Options:
         """The fields as they were given, by name."""
         return {name: getattr(self, name) for name in ABOUT}
 
-    @cached_property
+    @once
     def target(self) -> Target:
         """The target that `asked` names. Raises ValueError for an unknown name."""
         from jangin.targets import resolve

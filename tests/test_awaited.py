@@ -385,3 +385,25 @@ def test_the_interpreter_is_no_device_of_saved_models() -> None:
     from jangin.runtime.device import DEVICES
 
     assert Interpreter.name not in DEVICES
+
+
+SEVERAL = """
+import sys, numpy as np, jangin
+for path in sys.argv[2:]:
+    jangin.compile(path, wait=False, cache=sys.argv[1])(np.ones((2, 4), np.float32))
+"""
+"""A program that runs several models once."""
+
+
+def test_all_models_of_a_short_program_reach_the_cache(tmp_path: Path) -> None:
+    paths = []
+    for count in (2, 3, 5):
+        w = np.full((4, count), 0.5, np.float32)
+        node = helper.make_node("MatMul", ["x", "w"], ["y"])
+        paths.append(saved(tmp_path / f"{count}.onnx", node, shape=["n", 4], constants={"w": w}))
+    cache = tmp_path / "cache"
+    command = [sys.executable, "-W", "error", "-c", SEVERAL, str(cache), *map(str, paths)]
+    subprocess.run(command, check=True, timeout=120)
+    until(
+        lambda: all(isinstance(jangin.compile(p, wait=False, cache=cache), jangin.Executable) for p in paths)
+    )

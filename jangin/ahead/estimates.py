@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 
 from jangin.ir.dtype import F32, I32, DType
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, const
@@ -21,6 +20,7 @@ from jangin.ir.plan import Plan
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, interval, simplify
 from jangin.ir.traversal import children, free_vars, substitute
+from jangin.once import once
 from jangin.targets.target import Target
 
 LOOP = 3
@@ -151,7 +151,7 @@ class _Around:
     count: float
     kind: str
 
-    @cached_property
+    @once
     def copies(self) -> bool:
         return self.kind in ("unroll", "vector")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -19,6 +18,7 @@ from jangin.ir.graph import Array
 from jangin.ir.loop import Func
 from jangin.ir.plan import ALIGN, Plan, PlanBuffer
 from jangin.ir.records import dataclass
+from jangin.once import once
 from jangin.targets.target import Target
 
 SLACK = ALIGN - 1
@@ -154,20 +154,20 @@ class Model:
         """Whether a thread pool is included, which needs a system with POSIX threads."""
         return "linux" in self.target.triple
 
-    @cached_property
+    @once
     def symbols(self) -> tuple[str, ...]:
         """The sizes that a run is given, in order."""
         return tuple(v.name for v, _ in self.parts[0].plan.symbols)
 
-    @cached_property
+    @once
     def inputs(self) -> tuple[Tensor, ...]:
         return self._called(range(len(self.parts)), "given")
 
-    @cached_property
+    @once
     def outputs(self) -> tuple[Tensor, ...]:
         return self._called(range(len(self.parts)), "made")
 
-    @cached_property
+    @once
     def structs(self) -> dict[str, tuple[Tensor, ...]]:
         """The tensors whose addresses the caller gives, by the name of the struct that holds them."""
         if self.training is None:
@@ -193,7 +193,7 @@ class Model:
         places = entry.inputs if kind == "given" else entry.outputs
         return [n for _, n in sorted((p.at, n) for p, n in zip(places, names, strict=True) if p.kind == kind)]
 
-    @cached_property
+    @once
     def kernels(self) -> dict[str, Func]:
         """Every kernel that is launched, by the name of its function."""
         return {
@@ -203,7 +203,7 @@ class Model:
             if not launch.is_idle
         }
 
-    @cached_property
+    @once
     def overlapping(self) -> dict[str, set[int]]:
         """For each kernel, by the name of its function, the numbers of the parameters that lie over others in
         some launch."""

@@ -10,12 +10,13 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import NamedTuple
 
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import children
+from jangin.once import once
 from jangin.runtime.functions import Function
 
 
@@ -35,7 +36,7 @@ class Signature:
 
     text: str
 
-    @cached_property
+    @once
     def _parts(self) -> tuple[str, str, list[tuple[str, str]]]:
         result, name, params = re.fullmatch(r"(.*?)(\w+)\((.*)\)", self.text).groups()  # type: ignore[union-attr]
         listed = [] if params == "void" else params.split(", ")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jangin.ir.dtype import BF16, F16, F32, F64, DType
 from jangin.ir.records import dataclass
+from jangin.once import once
 
 if TYPE_CHECKING:
     from jangin.blas.kernel import Kernel
@@ -75,19 +75,19 @@ class Routine:
             return MIXED[self.name][letter]
         return f"i{letter}{self.name[1:]}" if self.name == "iamax" else f"{letter}{self.name}"
 
-    @cached_property
+    @once
     def returned(self) -> tuple[str, ...]:
         return tuple(self.returns.split()) or self.written
 
-    @cached_property
+    @once
     def words(self) -> tuple[str, ...]:
         return tuple(self.arguments.split())
 
-    @cached_property
+    @once
     def written(self) -> tuple[str, ...]:
         return tuple(self.results.split())
 
-    @cached_property
+    @once
     def options(self) -> tuple[str, ...]:
         return tuple(w for w in self.words if w in LETTERS)
 
@@ -98,11 +98,11 @@ class Routine:
         of_one_kind = {"syrk": "NT", "syr2k": "NT", "herk": "NC", "her2k": "NC"}
         return of_one_kind.get(self.name, CONJUGATED)
 
-    @cached_property
+    @once
     def sizes(self) -> tuple[str, ...]:
         return tuple(w for w in self.words if w in SIZES)
 
-    @cached_property
+    @once
     def matrices(self) -> tuple[str, ...]:
         """The operands with a leading dimension."""
         return tuple(w for w in self.words if w in self.extents and f"ld{w}" in self.words)
@@ -111,51 +111,51 @@ class Routine:
         """Return the matrices that the kernel updates where they lie, with their leading dimensions."""
         return self.updates if letter in "sdcz" else ()
 
-    @cached_property
+    @once
     def vectors(self) -> tuple[str, ...]:
         """The operands with an increment."""
         return tuple(w for w in self.words if w in self.extents and f"inc{w}" in self.words)
 
-    @cached_property
+    @once
     def packed(self) -> tuple[str, ...]:
         """The operands whose elements lie without gaps."""
         return tuple(w for w in self.words if w in self.extents and w not in (*self.matrices, *self.vectors))
 
-    @cached_property
+    @once
     def scalars(self) -> tuple[str, ...]:
         known = {*self.options, *self.sizes, *self.extents}
         steps = {f"{kind}{w}" for w in self.extents for kind in ("ld", "inc")}
         return tuple(w for w in self.words if w not in known | steps)
 
-    @cached_property
+    @once
     def real(self) -> tuple[str, ...]:
         """The factors that are real numbers though the elements are complex."""
         known = {"scal_real": ("a",), "rot": ("c", "s"), "rotg": ("c",), "her": ("alpha",), "hpr": ("alpha",)}
         return {**known, "herk": ("alpha", "beta"), "her2k": ("beta",)}.get(self.name, ())
 
-    @cached_property
+    @once
     def is_real(self) -> bool:
         """Whether the function's value is real though the elements are complex, or a place."""
         return self.name in ("asum", "nrm2", "iamax")
 
-    @cached_property
+    @once
     def idle(self) -> str:
         """The factor that leaves every operand as it is if it is 0, or "" if there is none."""
         if self.name == "axpy":
             return "a"
         return "alpha" if self.level == 2 and "alpha" in self.scalars and "beta" not in self.scalars else ""
 
-    @cached_property
+    @once
     def of_a_triangle(self) -> bool:
         """Whether the routine writes a triangle of a matrix."""
         return self.name in ("syr", "syr2", "syrk", "syr2k", "gemmtr", "her", "her2", "herk", "her2k")
 
-    @cached_property
+    @once
     def one_sided(self) -> bool:
         """Whether the routine does nothing for a step of 0 or less."""
         return self.name in ("asum", "scal", "scal_real", "iamax")
 
-    @cached_property
+    @once
     def in_order(self) -> tuple[str, ...]:
         """The arrays in the order of SciPy's arguments. The first of them give the sizes."""
         names = self.scipy.replace("[", "").replace("]", "").split(",")
@@ -165,7 +165,7 @@ class Routine:
         """Return whether a matrix stands before an operand, so that its sizes are the matrix's."""
         return any(n in self.matrices for n in self.in_order[: self.in_order.index(name)])
 
-    @cached_property
+    @once
     def operands(self) -> tuple[str, ...]:
         """The arguments that the kernel reads from memory, in order."""
         return tuple(w for w in self.words if w in self.extents or w in self.scalars)

@@ -11,8 +11,10 @@ import atexit
 import os
 import sys
 import threading
+import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -36,29 +38,85 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 PATIENCE = 1.0
 """Seconds after which a model is compiled if its first run hasn't ended. Most first runs take less."""
+CALM = 0.05
+"""Seconds without a first answer, after which a model is compiled. A program may need several runs for its
+first result, and then rests longer."""
 HANDING = 5.0
-"""The most seconds for which a program's end waits until the compiler's process has the request."""
-_turn = [threading.Lock()]
-"""The lock of the one compilation that runs in the background. Models of one program are compiled one after
-another, so that they don't take the time of each other's first runs."""
+"""The most seconds for which a program's end waits until the compiler's processes have the requests."""
+AT_END = 4
+"""The most models of a program that are compiled side by side when the program ends. Each takes a process."""
 
 
+class _Turns:
+    """The order of first answers and compilations. Models of one program are compiled one after another, and
+    after the first answers, so that they don't take the time of these."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._compiling, self._most, self._answers, self._last = 0, 1, 0, 0.0
+
+    @contextmanager
+    def answer(self) -> Iterator[None]:
+        """The time in which a first answer is made."""
+        with self._changed:
+            self._answers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._answers, self._last = self._answers - 1, time.monotonic()
+
+    @contextmanager
+    def compilation(self, task: _Task) -> Iterator[None]:
+        """The time in which a model is compiled, once it is its turn."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._compiling < self._most)
+            self._compiling += 1
+        try:
+            self._wait_for_calm(task)
+            yield
+        finally:
+            with self._changed:
+                self._compiling -= 1
+                self._changed.notify_all()
+
+    def _wait_for_calm(self, task: _Task) -> None:
+        patience = time.monotonic() + PATIENCE
+        while (now := time.monotonic()) < patience and self._most == 1:
+            rest = CALM if self._answers else self._last + CALM - now
+            if rest <= 0 or task.hurry.wait(rest):
+                return
+
+    def end(self) -> None:
+        """Let several models be compiled at once, because the program ends."""
+        with self._changed:
+            self._most = AT_END
+            self._changed.notify_all()
+
+
+_turns = [_Turns()]
 _begun: list[_Task] = []
-"""The compilations that have begun and whose requests the compiler's process doesn't have yet."""
+"""The compilations that have begun and whose requests the compiler's processes don't have yet."""
 
 
-def _new_turn() -> None:
-    _turn[0] = threading.Lock()
+def _new_turns() -> None:
+    _turns[0] = _Turns()
     _begun.clear()
 
 
 def _hand_over() -> None:
-    """Wait at the program's end until a compilation that has begun has been requested. It fills the cache."""
-    if _begun and getattr(sys, "last_type", None) is not KeyboardInterrupt:
-        _begun[0].requested.wait(HANDING)
+    """Wait at the program's end until the compilations that have begun have been requested. They fill the
+    cache."""
+    if not _begun or getattr(sys, "last_type", None) is KeyboardInterrupt:
+        return
+    _turns[0].end()
+    latest = time.monotonic() + HANDING
+    for task in _begun[:AT_END]:
+        task.hurry.set()
+        task.requested.wait(max(0.0, latest - time.monotonic()))
 
 
-in_children(_new_turn)
+in_children(_new_turns)
 atexit.register(_hand_over)
 
 
@@ -73,7 +131,8 @@ def ready_soon(model: ModelSource, options: Options, progress: Progress | None, 
         return kept
     task = _Task(*_from_anywhere(model, options), source, progress)
     try:
-        first = interpreted(model, options, task.is_done)
+        with _turns[0].answer():
+            first = interpreted(model, options, task.is_done)
     except Unsuitable:
         return task.wait()
     return Awaited(first, task)
@@ -110,7 +169,7 @@ class _Task:
         self._began_in = os.getpid()
         self.made: Runnable | None = None
         self.error: Exception | None = None
-        self._done, self._needed = threading.Event(), threading.Event()
+        self._done, self._needed, self.hurry = (threading.Event() for _ in range(3))
         self.requested = threading.Event()
         threading.Thread(target=self._compile, name="jangin compile", daemon=True).start()
 
@@ -133,6 +192,7 @@ class _Task:
     def wait(self) -> Runnable:
         """Wait for the compiled model, and return it. Raises the errors of `jangin.compile`."""
         self.go_on()
+        self.hurry.set()
         self.compile()
         self._waiting += 1
         try:
@@ -148,7 +208,7 @@ class _Task:
         self._needed.wait(PATIENCE)
         self.compile()
         try:
-            with _turn[0]:
+            with _turns[0].compilation(self):
                 self.made = self._compiled()
         except Exception as error:
             self.error = error
@@ -246,7 +306,8 @@ class Awaited(Called):
         self._task.go_on()
         try:
             try:
-                return use(self._first)
+                with _turns[0].answer():
+                    return use(self._first)
             finally:
                 self._task.compile()
         except Overtaken:

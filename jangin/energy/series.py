@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 
 from jangin.energy.source import EnergyError, Rail
 from jangin.ir.graph import Array
+from jangin.once import once
 
 LEAST_GAP = 0.2
 """Samples that are less than these seconds apart have no gap between them, because a busy machine may delay a
@@ -40,12 +40,12 @@ class Series:
         """The time of the last sample, or minus infinity if there is none."""
         return float(self.times[-1]) if self.times.size else -np.inf
 
-    @cached_property
+    @once
     def spacing(self) -> float:
         """The usual seconds between two samples."""
         return float(np.median(np.diff(self.times))) if self.times.size > 1 else np.inf
 
-    @cached_property
+    @once
     def total(self) -> Array:
         """The joules from the first sample to each."""
         if self.rail.counts:

@@ -12,10 +12,10 @@ ELF psABI, "Relocations".
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cached_property
 from types import MappingProxyType
 
 from jangin.ir.records import dataclass
+from jangin.once import once
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Field:
     fits: int = 0
     carry: int = 0
 
-    @cached_property
+    @once
     def _whole(self) -> int:
         """The word's mask if the number fills the word, else 0."""
         return (1 << 8 * self.size) - 1 if self.pieces == ((0, 8 * self.size, 0),) else 0

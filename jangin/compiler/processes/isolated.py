@@ -196,7 +196,10 @@ class Apart:
         """Return the waiting process if it still runs and has this process's environment, else None. A
         process that doesn't is ended."""
         for started in self._waiting():
-            _waiting.remove(started)
+            try:
+                _waiting.remove(started)
+            except ValueError:  # another thread took it
+                continue
             if started.ended(wait=False) is None and started.around == _around():
                 return started
             started.end()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from gguf.quants import dequantize
 
 from jangin.frontends.gguf.parts import parts
 from jangin.ir.graph import Array, CompileError
+from jangin.once import once
 
 PLAIN = {Kind.F32: np.float32, Kind.F16: np.float16}
 BLOCKS = (Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0, Kind.Q4_K, Kind.Q5_K, Kind.Q6_K)
@@ -64,7 +64,7 @@ class File:
 
     # -- settings -------------------------------------------------------------------------------
 
-    @cached_property
+    @once
     def settings(self) -> Mapping[str, Any]:
         """All settings by key."""
         try:

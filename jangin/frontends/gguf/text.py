@@ -4,7 +4,6 @@ tokenizers and jinja2)."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from jangin.frontends.gguf.chat import Renderer
 from jangin.frontends.gguf.file import File
 from jangin.frontends.gguf.words import DEFAULT, WORDS, Words
 from jangin.ir.graph import CompileError
+from jangin.once import once
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 """Types of tokens by llama.cpp's numbers. Tokens of the last three types are found in a text before the text
@@ -66,7 +66,7 @@ class Text:
             elif token and kind == USER_DEFINED:
                 self._tokenizer.add_tokens([AddedToken(token, normalized=False, special=False)])
 
-    @cached_property
+    @once
     def ends(self) -> frozenset[int]:
         """The numbers of the tokens that end an answer, because they end a text, a turn or a message."""
         numbered = (self._file.settings.get(f"tokenizer.ggml.{k}_token_id") for k in END_KEYS)
