@@ -6,10 +6,11 @@ as long to import. A later import of the whole package uses these modules."""
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from importlib.util import find_spec, module_from_spec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import onnx as messages
@@ -29,5 +30,24 @@ else:
             spec.loader.exec_module(module)
         return sys.modules[whole]
 
+    class _Later(ModuleType):
+        """A module whose code runs when something of it is first used. Python's own `LazyLoader` runs it at
+        the next import."""
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            self.__class__ = ModuleType
+            self.__spec__.loader.exec_module(self)
+            return getattr(self, name)
+
+    def _put_off(name: str) -> None:
+        spec = None if name in sys.modules else find_spec(name)
+        if spec is not None:
+            module = sys.modules[name] = _Later(name)
+            module.__spec__, module.__file__, module.__package__ = spec, spec.origin, spec.parent
+
+    with suppress(ModuleNotFoundError):  # Protobuf's classes in Python, which its compiled part replaces
+        _put_off("google.protobuf.internal.python_message")
     messages = _part("onnx_ml_pb2")
     schemas = _part("onnx_cpp2py_export").defs
