@@ -31,6 +31,11 @@ function limits() {
   };
 }
 
+/* Whether work-items combine values within subgroups, by a device's or an adapter's features. */
+function hasSubgroups({ features }) {
+  return features.has("subgroups") && Boolean(navigator.gpu.wgslLanguageFeatures?.has("subgroup_id"));
+}
+
 async function opened() {
   const gpu = globalThis.navigator?.gpu;
   if (!gpu) throw new Error("there is no WebGPU here: use another browser, or load the model's WebAssembly");
@@ -43,7 +48,7 @@ async function opened() {
     }
     requiredLimits[name] = least;
   }
-  return adapter.requestDevice({ requiredLimits });
+  return adapter.requestDevice({ requiredLimits, requiredFeatures: hasSubgroups(adapter) ? ["subgroups"] : [] });
 }
 
 /* `wasm` says when WebAssembly computes: "never", "instead" of a WebGPU that isn't there or can't run the
@@ -236,8 +241,10 @@ class Model {
     const texts = Object.fromEntries(parts.slice(1).flatMap((p, n, all) => (n % 2 ? [] : [[p, all[n + 1]]])));
     this.layouts = {};
     const users = new Map(MODEL.launches.map((l) => [l.shader, l]));
+    const subgroups = hasSubgroups(device);
     const made = await Promise.all([...users].map(async ([name, launch]) => {
-      const module = device.createShaderModule({ label: name, code: texts[name] });
+      const code = (subgroups && texts[`${name}+subgroups`]) || texts[name];
+      const module = device.createShaderModule({ label: name, code });
       const refused = (message) => new Error(
         `the shader ${name}, which computes ${launch.nodes}, is refused: ${message}`);
       const wrong = (await module.getCompilationInfo()).messages.find((m) => m.type === "error");

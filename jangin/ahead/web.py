@@ -32,6 +32,7 @@ from jangin.runtime.devices.wgsl import (
     launch_numbers,
     rows,
 )
+from jangin.runtime.devices.wgsl_trees import FEATURE
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.sizes import Evaluator
 from jangin.targets.webgpu import WEBGPU
@@ -45,6 +46,8 @@ UNITS = 32
 """The most groups with scratch memory of their own."""
 MARK = "//# "
 """The beginning of the line before each shader."""
+SUBGROUPS = "+subgroups"
+"""The end of the name of a shader's second form, for devices with subgroups."""
 ARRAYS = {
     "f32": "Float32Array", "i8": "Int8Array", "i16": "Int16Array", "i32": "Int32Array",
     "i64": "BigInt64Array", "u8": "Uint8Array", "u16": "Uint16Array", "u32": "Uint32Array",
@@ -104,6 +107,7 @@ class _Package:
         self.shaders: dict[str, str] = {}
         self._made: dict[str, Shader] = {}
         self._named: dict[tuple[str, Bindings], str] = {}
+        self._programs: dict[str, Shader] = {}
         self.blocks: list[list[tuple[int, Array]]] = []  # blocks of weights, with the offset of each array
         self.buffers: dict[str, int] = {}
         self.places = self._placed()
@@ -189,6 +193,10 @@ class _Package:
             common = places[launch["shader"]]
             launch["shader"] = common.name
             launch["numbers"] += common.added
+        for name, text in [*self.shaders.items()]:
+            if self._programs[name].trees:
+                second = self._programs[name].with_subgroups(text)
+                self.shaders[f"{name}{SUBGROUPS}"] = f"enable {FEATURE};\n{second}"
         return launches
 
     def _launched(self, launch: Launch) -> Iterator[dict[str, Any]]:
@@ -234,6 +242,6 @@ class _Package:
         """Return the name of a kernel's shader with these bindings, and store the shader."""
         key = made.kernel, bindings
         if key not in self._named:
-            self._named[key] = f"k{len(self._named)}"
-            self.shaders[self._named[key]] = made.text(bindings)
+            name = self._named[key] = f"k{len(self._named)}"
+            self.shaders[name], self._programs[name] = made.text(bindings), made
         return self._named[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import machine
 import numpy as np
@@ -15,6 +16,7 @@ from templates.test_gpu import KERNELS, asked
 from jangin.backends.wgsl.module import shader
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func
+from jangin.runtime.devices.webgpu import opened
 from jangin.runtime.devices.wgsl import Shader
 from jangin.targets import NAMED
 from jangin.targets.webgpu import WEBGPU
@@ -22,6 +24,8 @@ from jangin.templates.gpu.table import TEMPLATES
 
 ADAPTERS = usable()
 ON = next(n for n in reversed(machine.runnable()) if NAMED.get(n))
+SUBGROUPS = [False, True] if ADAPTERS and "subgroup" in ADAPTERS[0].features else [False]
+"""Whether work-items combine values by subgroups."""
 SOME = ("product", "softmax", "sum", "pool", "symbolic")
 pytestmark = pytest.mark.skipif(not ADAPTERS, reason=NONE)
 
@@ -46,9 +50,9 @@ def permuted(whole: Shader) -> Shader:
     """Return the shader with its parts given to other work-items: by odd multiples, from the end."""
 
     class Permuted(Shader):
-        def text(self, *given: object) -> str:
+        def text(self, *given: object, **more: object) -> str:
             plain, last = "let item = i32(local.x);", self.threads - 1
-            text = super().text(*given)  # type: ignore[arg-type]
+            text = super().text(*given, **more)  # type: ignore[arg-type]
             assert plain in text
             return text.replace(plain, f"let item = {last} - i32((local.x * 37u) % {self.threads}u);")
 
@@ -58,11 +62,13 @@ def permuted(whole: Shader) -> Shader:
 @pytest.mark.parametrize(
     "name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in KERNELS]
 )
-def test_templates(name: str) -> None:
+def test_templates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for func, given, sizes in made(name, 5):
         want = machine.run(func, given, sizes, machine.target(ON))
         whole = shader(func, WEBGPU)
-        for groups, variant in ((1 << 20, whole), (1 << 20, permuted(whole)), (1, permuted(whole))):
+        ways = [(1 << 20, whole), (1 << 20, permuted(whole)), (1, permuted(whole))]
+        for by, (groups, variant) in product(SUBGROUPS if whole.trees else SUBGROUPS[:1], ways):
+            monkeypatch.setattr(opened(ADAPTERS[0]), "subgroups", by)
             got = run(func, given, sizes, ADAPTERS[0], groups, made=variant)
             for output, value in want.items():
                 np.testing.assert_allclose(got[output], value, rtol=1e-5, atol=2e-6, err_msg=str(func))

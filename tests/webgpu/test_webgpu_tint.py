@@ -32,7 +32,7 @@ LEAST = 1000
 CHECK = """
   const { shaders } = await (await fetch("shaders.json")).json();
   const adapter = await navigator.gpu.requestAdapter();
-  const device = await adapter.requestDevice();
+  const device = await adapter.requestDevice({ requiredFeatures: ["subgroups"] });
   const wrong = [];
   for (const [name, code] of shaders) {
     device.pushErrorScope("validation");
@@ -54,7 +54,9 @@ def shaders() -> dict[str, str]:
         except (CompileError, ValueError):
             continue
         for code in codes(made):
-            found.setdefault(Shader.of(code).text(), case.name)
+            shader = Shader.of(code)
+            found.setdefault(shader.text(), case.name)
+            found.setdefault(f"enable subgroups;\n{shader.text(subgroups=True)}", case.name)
     return found
 
 

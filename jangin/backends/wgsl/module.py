@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
+from dataclasses import replace
 
 from jangin.backends.clike.narrow import narrowed
 from jangin.backends.clike.tidy import tidy
-from jangin.backends.walk.kernel import Kernel
 from jangin.backends.wgsl.longs import FITS
 from jangin.backends.wgsl.placed import placed
 from jangin.backends.wgsl.prelude import texts
 from jangin.backends.wgsl.rows import LANES, RowWriter, in_rows
+from jangin.backends.wgsl.trees import Kernel
 from jangin.backends.wgsl.writer import STORED
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Buffer, Const
@@ -45,7 +46,8 @@ def shader(func: Func, target: Target, name: str = "") -> Shader:
     writer = RowWriter(target, func.name, known, items, rooms)
     Kernel(per_thread(in_rows(narrowed(func, target, LANES))), writer).run()
     lines = placed(tidy([*writer.arrays, *writer.lines], (), lambda _: ""))
-    if not any(used & READING and used - READING for used in writer.accesses.values()):
+    stored = any(used & READING and used - READING for used in writer.accesses.values())
+    if not stored:
         lines = [line.replace(STORED, "") for line in lines]
     in_rounds = str(rounds(func)) != "1"
     if in_rounds:
@@ -55,6 +57,7 @@ def shader(func: Func, target: Target, name: str = "") -> Shader:
         name or func.name, len(func.params), len(sizes(func)), items, room, in_rounds,
         {m: "".join(sorted(used)) for m, used in sorted(writer.accesses.items())},
         [*writer.shareds.values()], texts(writer.helpers), lines,
+        [replace(t, stored=stored) for t in writer.trees.values()],
     )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from jangin.ir.dtype import BOOL, F16, F32, I32, I64, U32, DType
 from jangin.ir.expr import Scalar
 from jangin.ir.graph import CompileError
 from jangin.runtime.devices.wgsl import SCRATCH
+from jangin.runtime.devices.wgsl_trees import Tree
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
@@ -75,6 +76,7 @@ class WgslWriter(Functions):
 
     - `helpers` has the functions of `prelude` that the body calls.
     - `accesses` has the letters of the functions that the body calls for each buffer's words.
+    - `trees` has the functions that combine work-items' values, by name.
     - `places` has the element of each address.
     - `rows` has the lanes of each value with several (see `backends.wgsl.rows`).
     - `rooms` has the number of elements of each shared buffer, by its first byte."""
@@ -90,6 +92,7 @@ class WgslWriter(Functions):
         super().__init__(target, kernel)
         self.arrays: list[str] = []
         self.shareds: dict[str, str] = {}
+        self.trees: dict[str, Tree] = {}
         self.accesses: dict[str, set[str]] = {}
         self.places: dict[Pointer, Place] = {}
         self.rows: dict[tuple[str, DType], Sequence[Value]] = {}
@@ -120,6 +123,15 @@ class WgslWriter(Functions):
 
     def barrier(self) -> None:
         self.lines.append(f"  {STORED}workgroupBarrier();")
+
+    def combined(self, array: Pointer, count: int, op: str, dtype: DType) -> None:
+        """Write the call that combines a shared array's elements to its first (see `Tree`)."""
+        op = {"min": "least", "max": "greatest"}.get(op, op) if dtype is F32 else op
+        if op in ("least", "greatest"):
+            self.helper(op)
+        tree = Tree(self.places[array].array, count, op, self.type(dtype), True)
+        self.trees[tree.name] = tree
+        self.effect(f"{tree.name}(item)")
 
     # --- constants
 

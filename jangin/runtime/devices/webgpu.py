@@ -77,7 +77,8 @@ class WebGPUDriver:
         if len(packed.memories) <= self.opened.most_buffers:
             try:
                 with told():
-                    self.opened.pipeline(packed.text(), len(packed.memories))
+                    text = packed.text(subgroups=self.opened.subgroups)
+                    self.opened.pipeline(text, len(packed.memories))
             except Error as error:
                 raise LoadError(f"{self} refuses the shader: {error}") from error
         return Kernel(self.opened, packed)

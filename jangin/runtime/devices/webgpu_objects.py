@@ -20,6 +20,8 @@ MOST = (1 << 31) - 1
 """The largest number that a launch may give a shader."""
 CLOCK = "timestamp-query"
 """The feature of adapters that record when a pass begins and ends."""
+SUBGROUP = "subgroup"
+"""wgpu's name of the feature of adapters whose work-items combine values within subgroups."""
 KEPT = 64
 """The most prepared launches that a kernel keeps, each for certain numbers and memory."""
 TEXT = 1200
@@ -61,9 +63,10 @@ class Opened:
         self.adapter = adapter
         wanted = {name: adapter.limit(name) for name in limits}
         with told():
-            self.timed = CLOCK in adapter.features
+            features = [f for f in (CLOCK, SUBGROUP) if f in adapter.features]
+            self.timed, self.subgroups = CLOCK in features, SUBGROUP in features
             self.device = adapter.handle.request_device_sync(
-                required_features=[CLOCK] if self.timed else [], required_limits=wanted
+                required_features=features, required_limits=wanted
             )
             self.word = Buffer(self.device.create_buffer(size=WORD, usage=_USES), WORD)
         self.most_buffers, self.most_bytes = adapter.limit(STORAGE), adapter.limit(BINDING)
@@ -295,4 +298,5 @@ class Kernel:
         ]
         entries.append({"binding": len(parts), "resource": {"buffer": uniform, "offset": 0, "size": room}})
         group = opened.device.create_bind_group(layout=opened.layouts(len(parts))[0], entries=entries)
-        return opened.pipeline(shader.text(bindings), len(parts)), group
+        text = shader.text(bindings, subgroups=opened.subgroups)
+        return opened.pipeline(text, len(parts)), group

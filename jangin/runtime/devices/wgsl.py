@@ -15,6 +15,7 @@ from typing import Any
 
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
+from jangin.runtime.devices.wgsl_trees import Tree, with_subgroups
 
 SCRATCH = "s"
 """The name of scratch memory in the names of functions, in place of a buffer's number."""
@@ -124,7 +125,8 @@ class Shader:
     - `rounds` tells if the kernel has rounds. The last size is then the number of the round.
     - `accesses` has the letters of the functions that the body calls, by buffer (a number, or SCRATCH).
     - `shared` has declarations of the memory that a group shares.
-    - `helpers` has the functions that the body calls."""
+    - `helpers` has the functions that the body calls.
+    - `trees` has the functions that combine the values of a group's work-items."""
 
     kernel: str
     buffers: int
@@ -136,6 +138,7 @@ class Shader:
     shared: Sequence[str] = ()
     helpers: Sequence[str] = ()
     body: Sequence[str] = ()
+    trees: Sequence[Tree] = ()
 
     @property
     def scratch(self) -> bool:
@@ -153,8 +156,16 @@ class Shader:
         starts = [f"o{m}" for m in self.memories]
         return [*(f"s{n}" for n in range(self.sizes)), *SHARES, *starts]
 
-    def text(self, bindings: Bindings | None = None) -> str:
+    def text(self, bindings: Bindings | None = None, *, subgroups: bool = False) -> str:
         """Return the complete shader. By default each of `memories` has its own binding."""
+        text = self._plain(bindings)
+        return self.with_subgroups(text) if subgroups else text
+
+    def with_subgroups(self, text: str) -> str:
+        """Return the shader's text with trees that use subgroups."""
+        return with_subgroups(text, self.trees, _ENTRY) if self.trees else text
+
+    def _plain(self, bindings: Bindings | None) -> str:
         chosen = bindings or Bindings.apart(len(self.memories))
         places = dict(zip(self.memories, chosen.of, strict=True))
         kinds = ", ".join(f"{n}: {'u32' if n == 'zero' else 'i32'}" for n in self.numbers)
@@ -172,7 +183,7 @@ class Shader:
         lines.append(f"@group(0) @binding({len(arrays)}) var<uniform> u: Numbers;")
         for m, used in self.accesses.items():
             lines += [chosen.access(x, m, places[m], elements[places[m]]) for x in sorted(used)]
-        head = [*lines, *self.shared, *self.helpers]
+        head = [*lines, *self.shared, *self.helpers, *(t.plain() for t in self.trees)]
         return "\n".join([*head, f"@compute @workgroup_size({self.threads})", f"fn main({_ENTRY}) {{",
                           *self._begin(), *self.body, "}", ""])  # fmt: skip
 
@@ -195,7 +206,8 @@ class Shader:
     def of(cls, code: bytes) -> Shader:
         """Unpack the shader from the bytes that `packed` made. Raises LoadError if they are damaged."""
         try:
-            return cls(**json.loads(code))
+            fields = json.loads(code)
+            return cls(**{**fields, "trees": [Tree(**t) for t in fields.get("trees", ())]})
         except (TypeError, ValueError) as error:
             raise LoadError(f"a kernel's code is damaged: {error}") from None
 
