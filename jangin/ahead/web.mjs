@@ -31,9 +31,10 @@ function limits() {
   };
 }
 
-/* Whether work-items combine values within subgroups, by a device's or an adapter's features. */
-function hasSubgroups({ features }) {
-  return features.has("subgroups") && Boolean(navigator.gpu.wgslLanguageFeatures?.has("subgroup_id"));
+/* The features that shaders use, of those that a device or an adapter has. */
+function used({ features }) {
+  const known = { "shader-f16": true, subgroups: navigator.gpu.wgslLanguageFeatures?.has("subgroup_id") };
+  return Object.keys(known).filter((name) => known[name] && features.has(name));
 }
 
 async function opened() {
@@ -48,7 +49,7 @@ async function opened() {
     }
     requiredLimits[name] = least;
   }
-  return adapter.requestDevice({ requiredLimits, requiredFeatures: hasSubgroups(adapter) ? ["subgroups"] : [] });
+  return adapter.requestDevice({ requiredLimits, requiredFeatures: used(adapter) });
 }
 
 /* `wasm` says when WebAssembly computes: "never", "instead" of a WebGPU that isn't there or can't run the
@@ -241,9 +242,10 @@ class Model {
     const texts = Object.fromEntries(parts.slice(1).flatMap((p, n, all) => (n % 2 ? [] : [[p, all[n + 1]]])));
     this.layouts = {};
     const users = new Map(MODEL.launches.map((l) => [l.shader, l]));
-    const subgroups = hasSubgroups(device);
+    const features = used(device);
+    const forms = [features, ...features.map((f) => [f]), []];
     const made = await Promise.all([...users].map(async ([name, launch]) => {
-      const code = (subgroups && texts[`${name}+subgroups`]) || texts[name];
+      const code = texts[forms.map((f) => [name, ...f].join("+")).find((form) => form in texts)];
       const module = device.createShaderModule({ label: name, code });
       const refused = (message) => new Error(
         `the shader ${name}, which computes ${launch.nodes}, is refused: ${message}`);

@@ -24,6 +24,7 @@ from jangin.ir.plan import Launch, Plan
 from jangin.runtime.devices.queued_faults import named
 from jangin.runtime.devices.wgsl import (
     ALIGNMENT,
+    ENABLED,
     Bindings,
     Range,
     Shader,
@@ -32,7 +33,6 @@ from jangin.runtime.devices.wgsl import (
     launch_numbers,
     rows,
 )
-from jangin.runtime.devices.wgsl_trees import FEATURE
 from jangin.runtime.layout import Frame, Layout
 from jangin.runtime.sizes import Evaluator
 from jangin.targets.webgpu import WEBGPU
@@ -46,8 +46,6 @@ UNITS = 32
 """The most groups with scratch memory of their own."""
 MARK = "//# "
 """The beginning of the line before each shader."""
-SUBGROUPS = "+subgroups"
-"""The end of the name of a shader's second form, for devices with subgroups."""
 ARRAYS = {
     "f32": "Float32Array", "i8": "Int8Array", "i16": "Int16Array", "i32": "Int32Array",
     "i64": "BigInt64Array", "u8": "Uint8Array", "u16": "Uint16Array", "u32": "Uint32Array",
@@ -107,7 +105,7 @@ class _Package:
         self.shaders: dict[str, str] = {}
         self._made: dict[str, Shader] = {}
         self._named: dict[tuple[str, Bindings], str] = {}
-        self._programs: dict[str, Shader] = {}
+        self._programs: dict[str, tuple[Shader, Bindings]] = {}
         self.blocks: list[list[tuple[int, Array]]] = []  # blocks of weights, with the offset of each array
         self.buffers: dict[str, int] = {}
         self.places = self._placed()
@@ -194,9 +192,11 @@ class _Package:
             launch["shader"] = common.name
             launch["numbers"] += common.added
         for name, text in [*self.shaders.items()]:
-            if self._programs[name].trees:
-                second = self._programs[name].with_subgroups(text)
-                self.shaders[f"{name}{SUBGROUPS}"] = f"enable {FEATURE};\n{second}"
+            made, bindings = self._programs[name]
+            for features in made.forms(bindings):
+                enabled = "".join(f"enable {ENABLED[f]};\n" for f in features)
+                form = made.form(text, bindings, features)
+                self.shaders["+".join((name, *features))] = enabled + form
         return launches
 
     def _launched(self, launch: Launch) -> Iterator[dict[str, Any]]:
@@ -243,5 +243,5 @@ class _Package:
         key = made.kernel, bindings
         if key not in self._named:
             name = self._named[key] = f"k{len(self._named)}"
-            self.shaders[name], self._programs[name] = made.text(bindings), made
+            self.shaders[name], self._programs[name] = made.text(bindings), (made, bindings)
         return self._named[key]

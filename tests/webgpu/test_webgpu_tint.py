@@ -56,7 +56,8 @@ def shaders() -> dict[str, str]:
         for code in codes(made):
             shader = Shader.of(code)
             found.setdefault(shader.text(), case.name)
-            found.setdefault(f"enable subgroups;\n{shader.text(subgroups=True)}", case.name)
+            second = shader.text(features=["subgroups"])
+            found.setdefault(f"enable subgroups;\n{second}", case.name)
     return found
 
 

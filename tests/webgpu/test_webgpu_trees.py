@@ -72,7 +72,7 @@ def test_reductions(op: str, kind: str, count: int, subgroups: bool, monkeypatch
     run_func(func, want, {})
     made = shader(func, WEBGPU)
     assert [t.count for t in made.trees] == [count] and threads(func) == count
-    monkeypatch.setattr(opened(ADAPTERS[0]), "subgroups", subgroups)
+    monkeypatch.setattr(opened(ADAPTERS[0]), "features", {"subgroups"} if subgroups else set())
     got = run(func, given, {}, ADAPTERS[0], made=made)
     np.testing.assert_allclose(got["y"], want["y"], rtol=2e-5, atol=2e-6 * count if op == "add" else 0)
 
@@ -85,7 +85,7 @@ def test_nan_is_passed_on(op: str, at: int, subgroups: bool, monkeypatch: pytest
     func = reduction(op, "f32", 64)
     x = np.random.default_rng().standard_normal((3, 64)).astype(np.float32)
     x[1, at], x[2, at] = np.nan, np.inf if op == "max" else -np.inf
-    monkeypatch.setattr(opened(ADAPTERS[0]), "subgroups", subgroups)
+    monkeypatch.setattr(opened(ADAPTERS[0]), "features", {"subgroups"} if subgroups else set())
     got = run(func, {"x": x, "y": np.zeros(3, np.float32)}, {}, ADAPTERS[0])["y"]
     np.testing.assert_array_equal(got, getattr(np, op)(x, axis=1))
 
@@ -107,7 +107,7 @@ def test_texts() -> None:
     made = shader(reduction("max", "f32", 64), WEBGPU)
     assert made.trees == [Tree("shared0", 64, "greatest", "f32", False)]
     assert Shader.of(made.packed).trees == made.trees
-    plain, second = made.text(), made.text(subgroups=True)
+    plain, second = made.text(), made.text(features=["subgroups"])
     assert "subgroup" not in plain and plain.count("workgroupBarrier") == 7
     assert second.count("workgroupBarrier") == 3 and "subgroupMax(own)" in second
     assert "is_nan(own)" in second

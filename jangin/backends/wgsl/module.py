@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from jangin.backends.clike.narrow import narrowed
@@ -46,7 +47,8 @@ def shader(func: Func, target: Target, name: str = "") -> Shader:
     writer = RowWriter(target, func.name, known, items, rooms)
     Kernel(per_thread(in_rows(narrowed(func, target, LANES))), writer).run()
     lines = placed(tidy([*writer.arrays, *writer.lines], (), lambda _: ""))
-    stored = any(used & READING and used - READING for used in writer.accesses.values())
+    accesses = {m: _called(used, m, lines) for m, used in sorted(writer.accesses.items())}
+    stored = any(used & READING and used - READING for used in accesses.values())
     if not stored:
         lines = [line.replace(STORED, "") for line in lines]
     in_rounds = str(rounds(func)) != "1"
@@ -55,10 +57,15 @@ def shader(func: Func, target: Target, name: str = "") -> Shader:
         lines = [f"  for (var {last} = u.first; {last} < u.first + u.rounds; {last}++) {{", *lines, "  }"]
     return Shader(
         name or func.name, len(func.params), len(sizes(func)), items, room, in_rounds,
-        {m: "".join(sorted(used)) for m, used in sorted(writer.accesses.items())},
+        {m: "".join(sorted(used)) for m, used in accesses.items()},
         [*writer.shareds.values()], texts(writer.helpers), lines,
         [replace(t, stored=stored) for t in writer.trees.values()],
     )  # fmt: skip
+
+
+def _called(letters: Collection[str], memory: str, lines: Sequence[str]) -> set[str]:
+    """Return the letters of the functions for a buffer's words that a body calls."""
+    return {x for x in letters if any(re.search(rf"\b{x}{memory}\(", line) for line in lines)}
 
 
 def source(func: Func, target: Target) -> str:

@@ -4,7 +4,8 @@ WGSL has no pointers, so an address is an array and the index of an element. Val
 devices run work-items side by side and divide vectors anyway (see `backends.wgsl.rows`).
 
 Buffers are arrays of 32-bit words. Functions in the shader's head access them (see `runtime.devices.wgsl`).
-`r0(i)` reads word i of buffer 0, and `w0(i, v)` stores it. `h0` and `b0` store 16 and 8 bits of a word."""
+`r0(i)` reads word i of buffer 0, and `w0(i, v)` stores it. `h0` and `b0` store 16 and 8 bits of a word. `e0`
+reads a 16-bit float's value, and `g0` stores its bits."""
 
 from __future__ import annotations
 
@@ -79,6 +80,7 @@ class WgslWriter(Functions):
     - `trees` has the functions that combine work-items' values, by name.
     - `places` has the element of each address.
     - `rows` has the lanes of each value with several (see `backends.wgsl.rows`).
+    - `halves` has the values of loaded 16-bit numbers, by the names of their bits.
     - `rooms` has the number of elements of each shared buffer, by its first byte."""
 
     def __init__(
@@ -98,6 +100,7 @@ class WgslWriter(Functions):
         self.rows: dict[tuple[str, DType], Sequence[Value]] = {}
         self.sums: dict[str, tuple[str, ...]] = {}  # what was added, by the name of the sum
         self.factors: dict[str, set[str]] = {}  # what was multiplied, by the name of a product's sum
+        self.halves: dict[str, str] = {}
         self._sizes, self._threads, self._rooms = sizes, threads, rooms
         self.lo, self.hi = self.leaf("lo", *FITS), self.leaf("hi", *FITS)
 
@@ -285,6 +288,8 @@ class WgslWriter(Functions):
         if helper:
             self.helper(helper)
         a, *rest = (v.ref for v in values)
+        if name == "widen" and a in self.halves:
+            return Value(self.halves[a], result)
         if all(v.is_const for v in values):
             a = self._varied(values[0])
         if name != "fma":
@@ -340,9 +345,20 @@ class WgslWriter(Functions):
         if dtype.bytes == 4:
             return self.op(f"bitcast<{self.type(dtype)}>({self._word(place, i)})", dtype, 1, state)
         word, shift = self._word(place, f"({i} >> {2 - dtype.bytes // 2}u)"), self._shift(dtype, i)
+        if dtype is F16:
+            return self._half(place, i, f"extractBits({word}, {shift}, 16u)", state)
         kind = "i32" if dtype.kind == "i" else "u32"
         text = f"extractBits(bitcast<{kind}>({word}), {shift}, {8 * dtype.bytes}u)"
         return self.op(text, dtype, 1, state)
+
+    def _half(self, place: Place, i: str, bits: str, state: str) -> Value:
+        """Return a 16-bit number by its bits, and keep its value. Only one of the two is used mostly."""
+        loaded = self.op(bits, F16, 1, state)
+        if not place.base:
+            self.helper("float_of_half")
+            self.accesses.setdefault(place.words, set()).add("e")
+            self.halves[loaded.ref] = self.name(f"e{place.words}({i})", state)
+        return loaded
 
     def _word(self, place: Place, i: str) -> str:
         self.accesses.setdefault(place.words, set()).add("r")
@@ -369,7 +385,9 @@ class WgslWriter(Functions):
         if not place.words:
             self.effect(f"{place.text(i)} = {value}")
             return
-        call = _STORES[dtype.bytes]
+        call = "g" if dtype is F16 else _STORES[dtype.bytes]
+        if call == "g":
+            self.helper("float_of_half")
         self.accesses.setdefault(place.words, set()).add(call)
         stored, base = f"{call}{place.words}", place.base
         if dtype.bytes == 8:

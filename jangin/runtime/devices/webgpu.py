@@ -77,8 +77,7 @@ class WebGPUDriver:
         if len(packed.memories) <= self.opened.most_buffers:
             try:
                 with told():
-                    text = packed.text(subgroups=self.opened.subgroups)
-                    self.opened.pipeline(text, len(packed.memories))
+                    self.opened.pipeline(self.opened.text(packed), len(packed.memories))
             except Error as error:
                 raise LoadError(f"{self} refuses the shader: {error}") from error
         return Kernel(self.opened, packed)

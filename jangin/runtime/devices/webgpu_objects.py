@@ -14,14 +14,26 @@ import wgpu
 from jangin.ir.graph import Array
 from jangin.runtime.devices.driver import DriverError
 from jangin.runtime.devices.webgpu_adapters import BINDING, STORAGE, Adapter
-from jangin.runtime.devices.wgsl import WORD, Range, Shader, bind, extent, launch_numbers, rows, words
+from jangin.runtime.devices.wgsl import (
+    F16,
+    SUBGROUPS,
+    WORD,
+    Bindings,
+    Range,
+    Shader,
+    bind,
+    extent,
+    launch_numbers,
+    rows,
+    words,
+)
 
 MOST = (1 << 31) - 1
 """The largest number that a launch may give a shader."""
 CLOCK = "timestamp-query"
 """The feature of adapters that record when a pass begins and ends."""
-SUBGROUP = "subgroup"
-"""wgpu's name of the feature of adapters whose work-items combine values within subgroups."""
+FEATURES = {"subgroup": SUBGROUPS, "shader-f16": F16}
+"""wgpu's names of the features for which shaders have another form, and WebGPU's."""
 KEPT = 64
 """The most prepared launches that a kernel keeps, each for certain numbers and memory."""
 TEXT = 1200
@@ -63,8 +75,8 @@ class Opened:
         self.adapter = adapter
         wanted = {name: adapter.limit(name) for name in limits}
         with told():
-            features = [f for f in (CLOCK, SUBGROUP) if f in adapter.features]
-            self.timed, self.subgroups = CLOCK in features, SUBGROUP in features
+            features = [f for f in (CLOCK, *FEATURES) if f in adapter.features]
+            self.timed, self.features = CLOCK in features, {FEATURES[f] for f in features if f in FEATURES}
             self.device = adapter.handle.request_device_sync(
                 required_features=features, required_limits=wanted
             )
@@ -87,6 +99,11 @@ class Opened:
                 whole = self.device.create_pipeline_layout(bind_group_layouts=[group])
                 self._layouts[count] = group, whole
             return self._layouts[count]
+
+    def text(self, shader: Shader, bindings: Bindings | None = None) -> str:
+        """Return the text of a shader's form for the device."""
+        text = shader.text(bindings, self.features)
+        return f"enable f16;\n{text}" if "f16" in text and F16 in self.features else text
 
     def pipeline(self, text: str, count: int) -> Any:
         """Return the pipeline of a shader's text. It is made only once."""
@@ -298,5 +315,5 @@ class Kernel:
         ]
         entries.append({"binding": len(parts), "resource": {"buffer": uniform, "offset": 0, "size": room}})
         group = opened.device.create_bind_group(layout=opened.layouts(len(parts))[0], entries=entries)
-        text = shader.text(bindings, subgroups=opened.subgroups)
+        text = opened.text(shader, bindings)
         return opened.pipeline(text, len(parts)), group

@@ -9,8 +9,9 @@ binding. The driver or an emitted package decides how buffers are bound."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, field
+from itertools import combinations
 from typing import Any
 
 from jangin.ir.records import dataclass
@@ -38,12 +39,14 @@ _HEADS = {
     "q": ("fn q{0}(i: i32) -> vec4<u32>", "i", ""),
     "w": ("fn w{0}(i: i32, v: u32)", "i", ""),
     "t": ("fn t{0}(i: i32, v: vec4<u32>)", "i", ""),
+    "e": ("fn e{0}(i: i32) -> f32", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
+    "g": ("fn g{0}(i: i32, v: u32)", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
     "h": ("fn h{0}(i: i32, v: u32)", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
     "b": ("fn b{0}(i: i32, v: u32)", "(i >> 2u)", "let shift = (u32(i) & 3u) * 8u; "),
 }
 """The functions for the words of buffer {0}: the beginning of the text, the word's index, and a first
 step."""
-READING = {"r", "q"}
+READING = {"r", "q", "e"}
 """The letters of the functions that read."""
 ROW = 4
 """The words that `q` reads and `t` writes. The first word's number is a multiple of this number."""
@@ -56,6 +59,7 @@ _ROWS = {
 device may store a row for a word."""
 _PLAIN = {
     "r": "return {m}[{i}];",
+    "e": "return float_of_half(({m}[{i}] >> shift) & 0xffffu);",
     "q": "return vec4<u32>({m}[{i}], {m}[{i} + 1], {m}[{i} + 2], {m}[{i} + 3]);",
     "w": "{m}[{i}] = v;",
     "t": "{m}[{i}] = v.x; {m}[{i} + 1] = v.y; {m}[{i} + 2] = v.z; {m}[{i} + 3] = v.w;",
@@ -67,17 +71,30 @@ _ATOMIC = {
     "w": "atomicStore(&{m}[{i}], v);",
     "t": "atomicStore(&{m}[{i}], v.x); atomicStore(&{m}[{i} + 1], v.y); atomicStore(&{m}[{i} + 2], v.z); "
     "atomicStore(&{m}[{i} + 3], v.w);",
+    "e": "return float_of_half((atomicLoad(&{m}[{i}]) >> shift) & 0xffffu);",
+    "g": "atomicAnd(&{m}[{i}], ~(0xffffu << shift)); atomicOr(&{m}[{i}], (v & 0xffffu) << shift);",
     "h": "atomicAnd(&{m}[{i}], ~(0xffffu << shift)); atomicOr(&{m}[{i}], (v & 0xffffu) << shift);",
     "b": "atomicAnd(&{m}[{i}], ~(0xffu << shift)); atomicOr(&{m}[{i}], (v & 0xffu) << shift);",
 }
 """The functions' statements if other work-items may write other parts of the word at the same time."""
-_ELEMENTS = {"vec4<u32>": _ROWS, "u32": _PLAIN, "atomic<u32>": _ATOMIC}
+_HALVES = {"e": "return f32({m}[{i}]);", "g": "{m}[{i}] = f16(float_of_half(v));"}
+"""The functions' statements for the 16-bit number {i} of binding {m}."""
+_ELEMENTS = {"vec4<u32>": _ROWS, "u32": _PLAIN, "atomic<u32>": _ATOMIC, "f16": _HALVES}
 """The functions' statements by the type of a binding's elements."""
+F16, SUBGROUPS = "shader-f16", "subgroups"
+"""WebGPU's names of the features of adapters for which shaders have another form. 16-bit numbers are then
+accessed as they are, and a group's work-items combine values within subgroups."""
+ENABLED = {F16: "f16", SUBGROUPS: "subgroups"}
+"""The features' names in WGSL."""
 
 
-def _element(letters: set[str]) -> str:
-    """Return the type of a binding's elements, given the letters of the functions that access it."""
-    if letters & {"h", "b"}:
+def _element(letters: set[str], halves: bool) -> str:
+    """Return the type of a binding's elements, given the letters of the functions that access it. With
+    `halves`, 16-bit numbers that are stored are elements, and need no atomic operations. On lavapipe a map of
+    them takes half the time. If they are only loaded, words are as quick."""
+    if halves and "g" in letters and letters <= {*_HALVES}:
+        return "f16"
+    if letters & {"g", "h", "b"}:
         return "atomic<u32>"
     return "vec4<u32>" if letters & {"q", "t"} and "w" not in letters else "u32"
 
@@ -105,6 +122,8 @@ class Bindings:
         head, word, step = _HEADS[letter]
         begin, work = sum(self.counts[:n]), _ELEMENTS[element][letter]
         place = f"u.o{memory} + {word}"
+        if element == "f16":
+            return f"{head.format(memory)} {{ {work.format(m=f'm{begin}', i=f'2 * u.o{memory} + i')} }}"
         if self.counts[n] == 1:
             return f"{head.format(memory)} {{ {step}{work.format(m=f'm{begin}', i=place)} }}"
         lines = [f"{head.format(memory)} {{", f"  {step}let at = {place};"]
@@ -156,36 +175,68 @@ class Shader:
         starts = [f"o{m}" for m in self.memories]
         return [*(f"s{n}" for n in range(self.sizes)), *SHARES, *starts]
 
-    def text(self, bindings: Bindings | None = None, *, subgroups: bool = False) -> str:
-        """Return the complete shader. By default each of `memories` has its own binding."""
-        text = self._plain(bindings)
-        return self.with_subgroups(text) if subgroups else text
-
-    def with_subgroups(self, text: str) -> str:
-        """Return the shader's text with trees that use subgroups."""
-        return with_subgroups(text, self.trees, _ENTRY) if self.trees else text
-
-    def _plain(self, bindings: Bindings | None) -> str:
+    def text(self, bindings: Bindings | None = None, features: Collection[str] = ()) -> str:
+        """Return the complete shader for adapters with these features. By default each of `memories` has its
+        own binding."""
         chosen = bindings or Bindings.apart(len(self.memories))
-        places = dict(zip(self.memories, chosen.of, strict=True))
         kinds = ", ".join(f"{n}: {'u32' if n == 'zero' else 'i32'}" for n in self.numbers)
+        plain = [*self.shared, *self.helpers, *(t.plain() for t in self.trees)]
+        lines = [f"struct Numbers {{ {kinds} }}", *self._declared(chosen), *plain, *self._access(chosen)]
+        text = "\n".join([*lines, f"@compute @workgroup_size({self.threads})", f"fn main({_ENTRY}) {{",
+                          *self._begin(), *self.body, "}", ""])  # fmt: skip
+        return self.form(text, chosen, features)
+
+    def forms(self, bindings: Bindings) -> list[tuple[str, ...]]:
+        """Return the features for which the shader has other forms, all combinations of them."""
+        halves = any(a != b for a, b in self._halves(bindings))
+        own = [f for f, has in ((F16, halves), (SUBGROUPS, self.trees)) if has]
+        return [c for n in range(1, len(own) + 1) for c in combinations(own, n)]
+
+    def form(self, text: str, bindings: Bindings, features: Collection[str]) -> str:
+        """Return the form for adapters with these features of a text without them, whose integers may
+        differ."""
+        for plain, second in self._halves(bindings) if F16 in features else ():
+            assert plain in text, plain
+            text = text.replace(plain, second)
+        return with_subgroups(text, self.trees, _ENTRY) if self.trees and SUBGROUPS in features else text
+
+    def _halves(self, bindings: Bindings) -> list[tuple[str, str]]:
+        """Return the declarations and functions without and with 16-bit numbers."""
+        plain = [*self._declared(bindings), *self._access(bindings)]
+        second = [*self._declared(bindings, halves=True), *self._access(bindings, halves=True)]
+        return [(a, b) for a, b in zip(plain, second, strict=True) if a != b]
+
+    def _elements(self, bindings: Bindings, halves: bool) -> list[str]:
+        """Return the type of the elements of each range of memory."""
+        places = dict(zip(self.memories, bindings.of, strict=True))
         letters = [
             {x for m, used in self.accesses.items() if places[m] == n for x in used}
-            for n in range(len(chosen.counts))
+            for n in range(len(bindings.counts))
         ]
-        elements = [_element(used) for used in letters]
-        lines = [f"struct Numbers {{ {kinds} }}"]
-        arrays = [e for e, many in zip(elements, chosen.counts, strict=True) for _ in range(many)]
-        lines += [
+        return [
+            _element(used, halves and many == 1) for used, many in zip(letters, bindings.counts, strict=True)
+        ]
+
+    def _declared(self, bindings: Bindings, *, halves: bool = False) -> list[str]:
+        elements = self._elements(bindings, halves)
+        arrays = [e for e, many in zip(elements, bindings.counts, strict=True) for _ in range(many)]
+        lines = [
             f"@group(0) @binding({n}) var<storage, read_write> m{n}: array<{e}>;"
             for n, e in enumerate(arrays)
         ]
-        lines.append(f"@group(0) @binding({len(arrays)}) var<uniform> u: Numbers;")
-        for m, used in self.accesses.items():
-            lines += [chosen.access(x, m, places[m], elements[places[m]]) for x in sorted(used)]
-        head = [*lines, *self.shared, *self.helpers, *(t.plain() for t in self.trees)]
-        return "\n".join([*head, f"@compute @workgroup_size({self.threads})", f"fn main({_ENTRY}) {{",
-                          *self._begin(), *self.body, "}", ""])  # fmt: skip
+        return [*lines, f"@group(0) @binding({len(arrays)}) var<uniform> u: Numbers;"]
+
+    def _access(self, bindings: Bindings, *, halves: bool = False) -> list[str]:
+        """Return the functions that access buffers' words."""
+        elements, places = (
+            self._elements(bindings, halves),
+            dict(zip(self.memories, bindings.of, strict=True)),
+        )
+        return [
+            bindings.access(x, m, places[m], elements[places[m]])
+            for m, used in self.accesses.items()
+            for x in sorted(used)
+        ]
 
     def _begin(self) -> list[str]:
         """Return the lines that set a group's tasks and the sizes, without the number of the round."""

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 
 from jangin.ir.records import dataclass
 
-FEATURE, LANGUAGE = "subgroups", "subgroup_id"
-"""WebGPU's names of the feature of adapters, and of the addition to WGSL, that subgroups need."""
 _COMBINE = {
     "add": "{0} + {1}", "mul": "{0} * {1}", "min": "min({0}, {1})", "max": "max({0}, {1})",
     "least": "least({0}, {1})", "greatest": "greatest({0}, {1})",
