@@ -23,6 +23,7 @@ from jangin.ahead.patches import arena_bytes, fitted
 from jangin.ahead.source import Compiled, compiled, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.ahead.web import web_files
+from jangin.ahead.web_candidates import ways
 from jangin.compiler.cases import cases, loaded, with_uneven
 from jangin.compiler.pipeline import lowered_plan
 from jangin.compiler.request import with_winners
@@ -98,6 +99,7 @@ def emit(
     api: Collection[str] = (),
     package: str = "",
     ram: int | None = None,
+    candidates: bool = False,
     progress: Progress | None = None,
     **given: Unpack[Common],
 ) -> Emitted:
@@ -113,7 +115,8 @@ def emit(
     results for one thread. `api` adds declarations for other languages: "cpp", "rust" or "csharp". `package`
     adds what makes the folder a "cmake" package or a "zephyr" module. `ram` is how many bytes a run on one
     thread may take, with 1 KB of stack and without inputs and outputs. The first layers run patch by patch if
-    the model takes more. The other arguments mean the same as for `jangin.build`.
+    the model takes more. With `candidates`, a package for WebGPU has other schedules of its kernels, which
+    `load({tune: true})` measures. The other arguments mean the same as for `jangin.build`.
     Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or
     kind is unknown, if a library is to be called, or if the model takes more than `ram`. Raises LinkError if
     nothing here can link."""
@@ -122,7 +125,8 @@ def emit(
         warnings.warn(f"weights={constants!r} is called constants= now", DeprecationWarning, stacklevel=3)
     options = Options(target, shapes, 1, **given)
     check_extras(options, kind, api, package)
-    return emit_by(options, model, kind, name, constants, progress, ram).extended(api, package)
+    made = emit_by(options, model, kind, name, constants, progress, ram, candidates=candidates)
+    return made.extended(api, package)
 
 
 def check_extras(options: Options, kind: str, api: Collection[str], package: str) -> None:
@@ -145,14 +149,18 @@ def emit_by(
     constants: str,
     progress: Progress | None,
     ram: int | None = None,
+    *,
+    candidates: bool = False,
 ) -> Emitted:
     """Do what `emit` does, with the options in one record."""
     if ram is not None and kind == "web":
         raise ValueError("ram= is for C and object code, not for the kind 'web'")
+    if candidates and kind != "web":
+        raise ValueError(f"candidates= is for the kind 'web', not for {kind!r}: tune= measures before")
     if len(parts := options.parts) > 1:
         for_kind(options, kind, constants)
-        return _with_fallback(parts, model, name, constants, progress)
-    described = model_by(options, model, kind, name, constants, progress, ram)
+        return _with_fallback(parts, model, name, constants, progress, candidates)
+    described = model_by(options, model, kind, name, constants, progress, ram, candidates=candidates)
     if ram is not None and described.ram > ram:
         raise ValueError(
             f"{described.name} takes {described.ram:,} bytes of RAM with its stack, and there are {ram:,}: "
@@ -169,9 +177,11 @@ def model_by(
     constants: str,
     progress: Progress | None,
     ram: int | None = None,
+    *,
+    candidates: bool = False,
 ) -> Model:
     """Return the description from which `emit_by` makes its files. No code is written yet. If the model takes
-    more bytes than `ram`, its first layers run in patches."""
+    more bytes than `ram`, its first layers run in patches. With `candidates` it also has other plans."""
     options = for_kind(options, kind, constants)
     with within(options.limits):
         whole = loaded(model, options)
@@ -179,13 +189,17 @@ def model_by(
         graphs, plans = list[Graph](), list[tuple[Plan, Mapping[str, int]]]()
         for graph, sizes in _graphs(whole, kept, options, progress):
             plans.append((lowered_plan(graph, options, progress), sizes))
-            graphs += [] if ram is None else [graph]  # otherwise its constants are released
+            graphs += (
+                [] if ram is None and not candidates else [graph]
+            )  # otherwise its constants are released
         title = _title(model) or plans[0][0].name or "model"
         beside = lies_beside(options.target, kind, constants)
         parameters = whole.metadata.get("quantization", {})
         quantization = {n: Quantization(float(scale), int(zero)) for n, (scale, zero) in parameters.items()}
         describe = partial(Model.of, title, identifier(name or title), options.target)
         made = describe(plans, beside, kept, quantization)
+        if candidates:
+            made = replace(made, ways=tuple(lowered_plan(graphs[0], o, progress) for o in ways(options)))
         if ram is None or made.ram <= ram:
             return made
         over = made.ram - ram
@@ -241,12 +255,17 @@ def _title(model: ModelSource) -> str:
 
 
 def _with_fallback(
-    parts: Sequence[Options], model: ModelSource, name: str, constants: str, progress: Progress | None
+    parts: Sequence[Options],
+    model: ModelSource,
+    name: str,
+    constants: str,
+    progress: Progress | None,
+    candidates: bool,
 ) -> Emitted:
     """Emit a package for WebGPU, with the WebAssembly that its loader may use instead."""
     gpu, processor = parts
     name = name or _title(model) or "model"
-    package = emit_by(gpu, model, "web", name, constants, progress)
+    package = emit_by(gpu, model, "web", name, constants, progress, candidates=candidates)
     fallback = f"{package.model.prefix}_wasm"
     other = emit_by(processor, model, "shared", fallback, constants, progress)
     files = {n: content for n, content in other.files.items() if not n.endswith(".h")}

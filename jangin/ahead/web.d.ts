@@ -10,6 +10,9 @@ export interface Model {
   /** What computes now, and why WebGPU doesn't ("" if it does). */
   readonly on: "webgpu" | "wasm";
   readonly reason: string;
+  /** Whether candidates were measured in this load ("measured"), were known ("stored"), or neither (""), and
+   * how many kernels they replace. WebAssembly has none. */
+  readonly tuned?: { readonly from: "" | "measured" | "stored"; readonly kernels: number };
   readonly inputs: readonly Tensor[];
   readonly outputs: readonly Tensor[];
   run(inputs: readonly [<INPUTS>], options?: { readback?: true }): Promise<[<OUTPUTS>]>;
@@ -27,6 +30,9 @@ export interface Options {
   /** When WebAssembly computes: never, instead of a WebGPU that isn't there or can't run the model, or first,
    * until WebGPU's shaders are compiled. The package needs WebAssembly for it (--target webgpu+wasm32). */
   wasm?: "never" | "instead" | "first";
+  /** Whether candidates for the kernels are measured, if none were on this adapter before, and for how many
+   * seconds. Known winners are taken unless it is false. The package needs --candidates for it. */
+  tune?: boolean | number | "again";
 }
 
 /** How a picture becomes an input: (v / 255 - mean) / std by channel. */

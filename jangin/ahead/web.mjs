@@ -11,6 +11,8 @@
 const MODEL = <MODEL>;
 /* The module of the WebAssembly beside this file, or "" if there is none. */
 const FALLBACK = "<FALLBACK>";
+/* The module with candidates for the kernels, or "" if the package has none. */
+const TUNING = "<TUNING>";
 const IN_RANGE = 0x7fffffffffffffffn;
 const padded = (bytes) => Math.max(4, Math.ceil(bytes / 4) * 4);
 
@@ -54,22 +56,26 @@ async function opened() {
 
 /* `wasm` says when WebAssembly computes: "never", "instead" of a WebGPU that isn't there or can't run the
    model, or "first" until WebGPU's shaders are compiled. `model.on` names what computes, and `model.reason`
-   says why WebGPU doesn't. */
-export async function load({ device, code, weights, wasm = "never" } = {}) {
+   says why WebGPU doesn't.
+
+   `tune: true` measures candidates for the kernels, if none were measured before on this adapter, and takes
+   the winners. `tune` may also be the seconds for it, "again", or false to take none. */
+export async function load({ device, code, weights, wasm = "never", tune } = {}) {
+  if (tune && !TUNING) throw new Error("the package has no candidates: compile the model with --candidates");
   if (!["never", "instead", "first"].includes(wasm)) {
     throw new Error(`wasm is "never", "instead" or "first", not ${JSON.stringify(wasm)}`);
   }
   if (wasm !== "never" && !FALLBACK) {
     throw new Error("the package has no WebAssembly: compile the model with --target webgpu+wasm32");
   }
-  const gpu = onGpu({ device, code, weights });
+  const gpu = onGpu({ device, code, weights, tune });
   if (wasm === "never") return gpu;
   if (wasm === "instead") return gpu.catch((error) => Processor.load(error.message));
   gpu.catch(() => {});
   return new First(gpu, await Processor.load("the shaders are being compiled"));
 }
 
-async function onGpu({ device, code, weights }) {
+async function onGpu({ device, code, weights, tune }) {
   device ??= await opened();
   for (const [name, least] of Object.entries(limits())) {
     if (device.limits[name] < least) {
@@ -81,6 +87,10 @@ async function onGpu({ device, code, weights }) {
     Promise.resolve(code ?? fetched("<P>.wgsl").then((r) => r.text())),
     Promise.resolve(weights ?? fetched("<P>.bin").then((r) => r.arrayBuffer())),
   );
+  if (TUNING && tune !== false) {
+    const { tuned } = await import(new URL(TUNING, import.meta.url).href);
+    model.tuned = await model.guarded("<NAME> can't be tuned", () => tuned(model, tune));
+  }
   return model;
 }
 
@@ -186,7 +196,8 @@ class First {
 
 class Model {
   constructor(device) {
-    Object.assign(this, { device, lost: null, on: "webgpu", reason: "" });
+    Object.assign(this, { device, lost: null, on: "webgpu", reason: "", tuned: { from: "", kernels: 0 } });
+    Object.assign(this, { launches: MODEL.launches, fetched, layouts: {} });
     device.lost.then((info) => { this.lost = info.message || info.reason || "no reason is given"; });
     this.inputs = MODEL.inputs.map(described);
     this.outputs = MODEL.outputs.map(described);
@@ -235,13 +246,12 @@ class Model {
     });
   }
 
-  /* Pipelines by the shaders' names, all made at once. */
-  async compile(text) {
+  /* The launches' pipelines by the shaders' names, all made at once. */
+  async compile(text, launches = MODEL.launches) {
     const { device } = this;
     const parts = text.split(/^\/\/# (.*)$/m);
     const texts = Object.fromEntries(parts.slice(1).flatMap((p, n, all) => (n % 2 ? [] : [[p, all[n + 1]]])));
-    this.layouts = {};
-    const users = new Map(MODEL.launches.map((l) => [l.shader, l]));
+    const users = new Map(launches.map((l) => [l.shader, l]));
     const features = used(device);
     const forms = [features, ...features.map((f) => [f]), []];
     const made = await Promise.all([...users].map(async ([name, launch]) => {
@@ -277,13 +287,34 @@ class Model {
     const all = new Int32Array((room / 4) * MODEL.launches.length);
     MODEL.launches.forEach((launch, n) => all.set(launch.numbers, (room / 4) * n));
     device.queue.writeBuffer(numbers, 0, all);
-    this.calls = MODEL.launches.map(({ shader, bindings, groups }, n) => {
-      const entries = bindings.map(([name, offset, size], binding) => (
-        { binding, resource: { buffer: this.buffers[name], offset, size } }));
-      entries.push({ binding: bindings.length, resource: { buffer: numbers, offset: room * n, size: room } });
-      const group = device.createBindGroup({ layout: this.layout(bindings.length), entries });
-      return { pipeline: pipelines[shader], group, groups };
-    });
+    this.calls = MODEL.launches.map((launch, n) => (
+      this.call(launch, pipelines[launch.shader], { buffer: numbers, offset: room * n, size: room })));
+  }
+
+  /* A launch with its pipeline, its memory, and the part of a buffer that has its numbers. */
+  call({ bindings, groups }, pipeline, numbers) {
+    const entries = bindings.map(([name, offset, size], binding) => (
+      { binding, resource: { buffer: this.buffers[name], offset, size } }));
+    entries.push({ binding: bindings.length, resource: numbers });
+    const group = this.device.createBindGroup({ layout: this.layout(bindings.length), entries });
+    return { pipeline, group, groups };
+  }
+
+  /* A new buffer with a launch's numbers. */
+  numbers(launch) {
+    const size = 16 * Math.ceil(launch.numbers.length / 4), all = new Int32Array(size / 4);
+    const buffer = this.device.createBuffer({ size, usage: GPUBufferUsage.UNIFORM | GPUBufferUsage.COPY_DST });
+    all.set(launch.numbers);
+    this.device.queue.writeBuffer(buffer, 0, all);
+    return { buffer };
+  }
+
+  dispatch(pass, calls) {
+    for (const { pipeline, group, groups } of calls) {
+      pass.setPipeline(pipeline);
+      pass.setBindGroup(0, group);
+      pass.dispatchWorkgroups(...groups);
+    }
   }
 
   /* The outputs as typed arrays, or with `readback: false` as GPUBuffers. */
@@ -323,11 +354,7 @@ class Model {
     const commands = device.createCommandEncoder();
     MODEL.inputs.forEach((t, n) => this.give(commands, t, inputs[n]));
     const pass = commands.beginComputePass();
-    for (const { pipeline, group, groups } of this.calls) {
-      pass.setPipeline(pipeline);
-      pass.setBindGroup(0, group);
-      pass.dispatchWorkgroups(...groups);
-    }
+    this.dispatch(pass, this.calls);
     pass.end();
     let size = 0;
     const places = reads.map(({ bytes }) => {

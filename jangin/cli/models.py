@@ -86,6 +86,12 @@ def compile_command(
             metavar="SIZE", help="With --emit: memory for a run, for which layers may run in patches."
         ),
     ] = "",
+    candidates: Annotated[
+        bool,
+        typer.Option(
+            "--candidates", help="With --emit web: more kernels, which load({tune: true}) measures."
+        ),
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="With --emit: replace files in the folder.")] = False,
     timings: Annotated[
         bool, typer.Option("--timings", help="Compile from nothing, and say where the time goes.")
@@ -117,11 +123,13 @@ def compile_command(
             warnings.warn("--weights after compile is called --constants now", DeprecationWarning, 1)
         emit_files(
             model, context.obj, output, shape or [], target, emit, name, weights or constants, force,
-            kv_cache, activations, api, package, ram,
+            kv_cache, activations, api, package, ram, candidates,
         )  # fmt: skip
         return
     if api or package or ram:
         raise typer.BadParameter("--api, --package and --ram are for --emit c, object or shared")
+    if candidates:
+        raise typer.BadParameter("--candidates is for --emit web")
     from jangin.commands.run import compile_file
 
     if output.is_dir():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from jangin.runtime.devices.webgpu_adapters import ANY, PREFIX, select
 from jangin.targets.figures import WinogradFigures
@@ -17,6 +19,9 @@ COMPILING = 50e-6
 TILE = (4, 8)
 """Rows and columns of a work-item's part of a product. On lavapipe, SqueezeNet takes 0.8 of the time of the
 small tile (`Gpu.emitted`), and its first run 1.0 s longer."""
+OTHERS: tuple[Mapping[str, Any], ...] = ({"tile": TILE}, {"compiling": 0.0})
+"""Other figures, by which the candidates of a package are scheduled: with larger tiles, or with panels in
+shared memory, whatever their shaders take to compile."""
 NO_WINOGRAD = WinogradFigures(gain=0.0)
 """Winograd's method is never estimated to pay. Without it networks run as quickly on lavapipe. They have
 fewer shaders to compile, and weights that are up to 4 times smaller."""

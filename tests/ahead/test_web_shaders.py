@@ -13,7 +13,7 @@ import pytest
 from test_web import text_model
 
 import jangin
-from jangin.ahead import web
+from jangin.ahead import web_package
 from jangin.ahead.web_shaders import Common, united
 
 HEAD = "struct Numbers {{ tasks: i32 }}\nvar<workgroup> a: array<f32, {0}>;\nfn main(id: u32) {{\n"
@@ -89,7 +89,7 @@ def test_layers_share_a_shader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         found.update({name: (texts[place.name], place) for name, place in places.items()})
         return texts, places
 
-    monkeypatch.setattr(web, "united", noted)
+    monkeypatch.setattr(web_package, "united", noted)
     jangin.emit(layers(), "web", "webgpu", name="model").save(tmp_path / "out")
     assert {name: restored(*common) for name, common in found.items()} == alone
     products = [name for name, text in alone.items() if "fma" in text]

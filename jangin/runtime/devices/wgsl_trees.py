@@ -53,7 +53,7 @@ class Tree:
 
     def plain(self) -> str:
         """Return the function by a tree. In each step, half of the work-items that are left combine."""
-        lines, half = [], self.count // 2
+        lines, half = list[str](), self.count // 2
         while half:
             a, b = f"{self.array}[item]", f"{self.array}[item + {half}]"
             lines.append(f"  {'workgroupBarrier();' if lines else self._barrier}")
