@@ -46,9 +46,11 @@ TILES = (
 )  # fmt: skip
 """Tiles to try: threads down and across a group's tile, then rows and columns of each thread."""
 DEPTHS = (16, 8)
-COMMON = {"ty": 16, "tx": 4, "bk": 0, "ahead": 0}
+COMMON = {"tx": 4, "bk": 0, "ahead": 0}
 """The parameters that kernels share on devices whose compilers users wait for (`Gpu.compiling`), besides
 `Gpu.tile`. Browsers fill shared memory with zeros and check each index, so there are no panels."""
+COMMON_ROWS = 64
+"""Rows of a group's tile with these parameters. Larger tiles would waste more on small images."""
 ROW = 4
 """Terms of a row of the left operand that a thread loads at once, if there are no panels."""
 CACHED = 2.0
@@ -96,7 +98,8 @@ class Contraction(Template):
         plain = role.right.buffer.name in p.constants and packing_positions(role) is not None
         self.packed = plain or bool(role.parts)
         right = next(e for e in children(self.stage.body) if e is not role.left) if role.parts else role.right
-        self.common = {**COMMON, **dict(zip(("tm", "tn"), self.gpu.tile, strict=True))}
+        tm, tn = self.gpu.tile
+        self.common = {"ty": max(1, COMMON_ROWS // tm), "tm": tm, "tn": tn, **COMMON}
         self.element, self.widening = max(role.left.dtype.bytes, right.dtype.bytes), cost.arithmetic(right)
 
     def space(self) -> Sequence[Params]:
