@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
+import pytest
 
 from jangin.backends.wgsl.module import shader
 from jangin.ir.graph import Array
@@ -14,9 +16,9 @@ from jangin.ir.interpret import size
 from jangin.ir.kernel import rounds, scratch_bytes, tasks
 from jangin.ir.loop import Func
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.webgpu import WebGPUDriver
+from jangin.runtime.devices.webgpu import WebGPUDriver, opened
 from jangin.runtime.devices.webgpu_adapters import Adapter, adapters
-from jangin.runtime.devices.wgsl import Shader
+from jangin.runtime.devices.wgsl import Bindings, Range, Shader, bind
 from jangin.targets import Target
 from jangin.targets.webgpu import WEBGPU
 
@@ -54,16 +56,18 @@ def run(
         given = rng.integers(0, 256, room + 2 * GUARD, np.uint8)
         given[GUARD : GUARD + inner.nbytes] = inner
         guards.append(given)
+    local, count = threads(func), size(tasks(func), symbols)
+    stride = -(-size(scratch_bytes(func, groups=grouped(func)), symbols) // 64) * 64
+    used = max(1, min(groups, count))
+    room = -(-max(1, stride * used) // GUARD) * GUARD
+    guards.append(rng.integers(0, 256, room + 2 * GUARD, np.uint8))
     starts = np.cumsum([0, *(g.nbytes for g in guards)])
     memory = driver.buffer(int(starts[-1]), np.concatenate(guards))
     parts = [
         memory.part(int(at) + GUARD, max(1, arrays[p.name].nbytes))
-        for p, at in zip(func.params, starts[:-1], strict=True)
+        for p, at in zip(func.params, starts[:-2], strict=True)
     ]
-    local, count = threads(func), size(tasks(func), symbols)
-    stride = -(-size(scratch_bytes(func, groups=grouped(func)), symbols) // 64) * 64
-    used = max(1, min(groups, count))
-    scratch = driver.buffer(max(1, stride * used))
+    scratch = memory.part(int(starts[-2]) + GUARD, max(1, stride * used))
     kernel.set_size(used * local, local)
     for turn in range(size(rounds(func), symbols)):
         values = [symbols[v.name] for v, _ in func.symbols]
@@ -74,8 +78,12 @@ def run(
     queue.read(now_all, memory)
     queue.finish()
     after = np.split(now_all, starts[1:-1])
+    for end in (slice(0, GUARD), slice(GUARD + room, None)):
+        np.testing.assert_array_equal(
+            after[-1][end], guards[-1][end], f"{func.name} wrote outside its scratch"
+        )
     out = {}
-    for p, before, now in zip(func.params, guards, after, strict=True):
+    for p, before, now in zip(func.params, guards[:-1], after[:-1], strict=True):
         end = GUARD + prod(arrays[p.name].shape) * arrays[p.name].itemsize
         for around in (slice(0, GUARD), slice(end, None)):
             np.testing.assert_array_equal(now[around], before[around], f"{func.name} wrote outside {p.name}")
@@ -83,3 +91,20 @@ def run(
             kind = arrays[p.name].dtype
             out[p.name] = now[GUARD:end].view(kind).reshape(arrays[p.name].shape)
     return out
+
+
+def unchecked(adapter: Adapter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let shaders access memory without wgpu's checks of indices, and bind all memory at once. A kernel that
+    leaves its buffers then meets the guards. Otherwise its indices are clamped, or the access does
+    nothing."""
+    api = importlib.import_module("wgpu.backends.wgpu_native._api")
+    objects = importlib.import_module("jangin.runtime.devices.webgpu_objects")
+    trusted = api.lib.wgpuDeviceCreateShaderModuleTrusted
+
+    def whole(memory: Sequence[Range], most: int, largest: int) -> tuple[Bindings, list[int], list[Range]]:
+        bindings, starts, parts = bind(memory, 1, largest)
+        return bindings, [0] * len(starts), [Range(parts[0].handle, parts[0].handle.size)]
+
+    monkeypatch.setattr(api.libf, "wgpuDeviceCreateShaderModule", lambda device, how: trusted(device, how, 0))
+    monkeypatch.setattr(objects, "bind", whole)
+    monkeypatch.setattr(opened(adapter), "_pipelines", {})

@@ -9,17 +9,19 @@ from itertools import product
 import machine
 import numpy as np
 import pytest
-from on_adapter import NONE, run, usable
+from on_adapter import NONE, run, unchecked, usable
 from templates.kernels import packed, random_inputs
 from templates.test_gpu import KERNELS, asked
 
 from jangin.backends.wgsl.module import shader
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func
+from jangin.ir.parse import parse_func
 from jangin.runtime.devices.webgpu import opened
 from jangin.runtime.devices.wgsl import Shader
 from jangin.targets import NAMED
 from jangin.targets.webgpu import WEBGPU
+from jangin.templates.gpu import warps
 from jangin.templates.gpu.table import TEMPLATES
 
 ADAPTERS = usable()
@@ -72,6 +74,43 @@ def test_templates(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
             got = run(func, given, sizes, ADAPTERS[0], groups, made=variant)
             for output, value in want.items():
                 np.testing.assert_allclose(got[output], value, rtol=1e-5, atol=2e-6, err_msg=str(func))
+
+
+@pytest.mark.parametrize(
+    "name", [n if n in SOME else pytest.param(n, marks=pytest.mark.slow) for n in KERNELS]
+)
+def test_templates_stay_in_their_buffers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without checks of indices, kernels give the same results, and leave the guards as they are."""
+    unchecked(ADAPTERS[0], monkeypatch)
+    for func, given, sizes in made(name, 5):
+        want = machine.run(func, given, sizes, machine.target(ON))
+        got = run(func, given, sizes, ADAPTERS[0], made=permuted(shader(func, WEBGPU)))
+        for output, value in want.items():
+            np.testing.assert_allclose(got[output], value, rtol=1e-5, atol=2e-6, err_msg=str(func))
+
+
+def test_a_store_outside_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """wgpu hides it: clamped to the binding, or left out. So the test above can fail."""
+    func = parse_func(
+        "func k(x: f32[64], y: out f32[64]) { block t in 1 { thread i in 64 { y[i + 1] = x[i] } } }"
+    )
+    given = {"x": np.ones(64, np.float32), "y": np.zeros(64, np.float32)}
+    run(func, given, {}, ADAPTERS[0])
+    unchecked(ADAPTERS[0], monkeypatch)
+    with pytest.raises(AssertionError, match="k wrote outside y"):
+        run(func, given, {}, ADAPTERS[0])
+
+
+@pytest.mark.slow
+def test_each_template_has_a_kernel() -> None:
+    """All but `warps`, whose lanes multiply matrices together, which WGSL can't."""
+    used = {
+        str(match.__module__)
+        for name in KERNELS
+        for match in TEMPLATES.values()
+        if match(asked(name, WEBGPU))
+    }
+    assert used == {m.__module__ for m in TEMPLATES.values()} - {warps.match.__module__}
 
 
 def test_a_missing_barrier_is_found() -> None:
