@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -253,6 +255,48 @@ def test_a_lost_device_is_said_and_the_next_load_works(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"the device is lost: load the model again"):
         exe(x)
     np.testing.assert_array_equal(jangin.load(file)(x), want)
+
+
+@needed
+def test_a_device_destroyed_in_the_middle_of_runs(tmp_path: Path) -> None:
+    """Each run gives the right numbers or the error, and the next load works, also without a failed run."""
+    x, file = floats(64, 20), tmp_path / "m.jgn"
+    jangin.build(perceptron(), "webgpu", cache=False).save(file)
+    want = jangin.load(file)(x)
+    for wait in (0.0, 0.002, 0.01):
+        exe = jangin.load(file)
+        threading.Timer(wait, webgpu.opened(ADAPTERS[0]).device.destroy).start()
+        with pytest.raises(RuntimeError, match="the device is lost: load the model again"):
+            for _ in range(1000):
+                np.testing.assert_array_equal(exe(x), want)
+        np.testing.assert_array_equal(jangin.load(file)(x), want)
+    webgpu.opened(ADAPTERS[0]).device.destroy()
+    np.testing.assert_array_equal(jangin.load(file)(x), want)
+
+
+@needed
+def test_no_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "m.jgn"
+    jangin.build(perceptron(), "webgpu", cache=False).save(file)
+    monkeypatch.setattr(webgpu_adapters, "_adapters", lambda: ())
+    with pytest.raises(LoadError, match=r"no WebGPU adapter here.*install the driver of your GPU"):
+        jangin.load(file)
+    with pytest.raises(LoadError, match="no WebGPU adapter here"):
+        resolve("webgpu:0")
+
+
+@needed
+def test_too_large_for_the_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A buffer beyond the adapter's limit is refused before work, by name. The next run goes on."""
+    node = helper.make_node("Relu", ["x"], ["y"], "large")
+    exe = jangin.compile(model([node], {"x": ("N",)}, ["y"]), "webgpu", cache=False)
+    limits = tuple((n, 4096 if n == webgpu.BUFFER else v) for n, v in ADAPTERS[0].limits)
+    small = replace(ADAPTERS[0], limits=limits)
+    monkeypatch.setattr(webgpu_adapters, "_adapters", lambda: (small,))
+    exe = jangin.compile(model([node], {"x": ("N",)}, ["y"]), "webgpu", cache=False)
+    with pytest.raises(MemoryError, match=r"takes 8000 bytes, but a buffer of .* may have 4096"):
+        exe(np.ones(2000, np.float32))
+    np.testing.assert_array_equal(exe(-np.ones(7, np.float32)), np.zeros(7, np.float32))
 
 
 @needed

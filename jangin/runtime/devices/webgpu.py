@@ -37,12 +37,13 @@ _LOCK = Lock()
 
 
 def opened(adapter: Adapter) -> Opened:
-    """Return an adapter's device in this process, and open it if necessary. Raises LoadError if it can't be
-    opened."""
+    """Return the device of an adapter in this process. It is opened if it isn't open, or was lost.
+
+    Raises LoadError if it can't be opened."""
     from jangin.runtime.devices.webgpu_objects import Opened
 
     with _LOCK:
-        if adapter.number not in _OPENED:
+        if adapter.number not in _OPENED or _OPENED[adapter.number].lost:
             try:
                 _OPENED[adapter.number] = Opened(adapter, LIMITS)
             except DriverError as error:
@@ -79,7 +80,8 @@ class WebGPUDriver:
                 with told():
                     self.opened.pipeline(self.opened.text(packed), len(packed.memories))
             except Error as error:
-                raise LoadError(f"{self} refuses the shader: {error}") from error
+                why = "is lost: load the model again" if error.lost else f"refuses the shader: {error}"
+                raise LoadError(f"{self} {why}") from error
         return Kernel(self.opened, packed)
 
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:

@@ -86,6 +86,16 @@ class Opened:
         self._layouts: dict[int, tuple[Any, Any]] = {}
         self._lock = Lock()
 
+    @property
+    def lost(self) -> bool:
+        """Whether the device is lost, which only a new object tells."""
+        try:
+            with told():
+                self.device.create_buffer(size=WORD, usage=_USES)
+        except Error as error:
+            return error.lost
+        return False
+
     def layouts(self, count: int) -> tuple[Any, Any]:
         """Return the layouts of the bindings and of the pipeline, for a shader with `count` buffers."""
         with self._lock:
@@ -144,6 +154,17 @@ def _write(opened: Opened, to: Buffer, array: Array) -> None:
         opened.device.queue.write_buffer(to.handle, to.start + whole, last)
 
 
+def _map(staged: Any) -> None:
+    """Wait for a buffer. wgpu's thread that waits for the device ends as soon as the device is destroyed, and
+    the call fails by an error of this thread."""
+    try:
+        staged.map_sync(wgpu.MapMode.READ)
+    except (AttributeError, RuntimeError) as error:
+        if "poll" not in str(error).lower() and "get_token" not in str(error):
+            raise
+        raise Error(f"the device is lost ({error})") from error
+
+
 class Queue:
     """Commands, which are submitted as one command buffer when the queue is finished."""
 
@@ -182,7 +203,7 @@ class Queue:
         reads, self._reads = self._reads, []
         with told():
             for array, staged in reads:
-                staged.map_sync(wgpu.MapMode.READ)
+                _map(staged)
                 raw = np.frombuffer(staged.read_mapped(), np.uint8)[: array.nbytes]
                 array.reshape(-1).view(np.uint8)[:] = raw
                 staged.unmap()
