@@ -16,7 +16,7 @@ from jangin.ir.core import IndexCheck, Kernel
 from jangin.ir.expr import Expr, Var, const, eq, select
 from jangin.ir.graph import Array, Graph, Node, Value
 from jangin.ir.groups import grouped, threads
-from jangin.ir.kernel import scratch_bytes
+from jangin.ir.kernel import launch_bytes, scratch_bytes
 from jangin.ir.loop import Func
 from jangin.ir.own_names import with_own_names
 from jangin.ir.plan import ONE, ZERO, Launch, Plan
@@ -198,4 +198,5 @@ def _launch(
         of_model(kernel.tasks), of_model(grain), of_model(scratch),
         node.source, kernel.label, of_model(kernel.flops), of_model(kernel.bytes),
         kernel.call.library if kernel.call else "", of_model(kernel.rounds), kernel.function, local,
+        of_model(launch_bytes(func)) if local else ZERO,
     )  # fmt: skip

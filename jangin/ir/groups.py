@@ -20,6 +20,22 @@ first axis is the thread's; a work-item needs only its own part (`per_thread`).
 A warp loop has an iteration for each 32 work-items of the group, which do it together. Otherwise it counts as
 a thread loop. Its iterations hold matrices in tile buffers, of which each lane has a part. A tile buffer that
 lives across warp loops has the warp as its first axis.
+
+A launch buffer is memory of all groups together. Its first two axes are [tiles, shares]: `shares` groups make
+a tile together, those whose numbers are g = tile * shares + share. Each stores to its own part. Then comes a
+*meeting*, a condition at the end of the task that the last share alone satisfies, in which thread loops read
+all shares. On a GPU the last group to arrive does this work, whichever it is. It is the same work, because it
+depends on the tile alone.
+
+```
+alloc launch part: f32[8, 4, 128]
+block g in 32 {
+  let t = g // 4
+  let s = g % 4
+  thread x in 128 { part[t, s, x] = ... }
+  if s == 3 { thread y in 128 { ... part[t, 0, y] ... part[t, 3, y] ... } }
+}
+```
 """
 
 from __future__ import annotations
@@ -53,6 +69,24 @@ from jangin.ir.traversal import loads
 
 SHARED_ALIGN = 16
 """Alignment of each shared buffer, in bytes: the widest load of most GPUs."""
+
+
+ARRIVALS = 4096
+"""Bytes before a launch buffer, where groups of a tile count how many have arrived: 4 for each tile. The last
+one sets the count to 0 again."""
+
+
+def launch_buffer(func: Func) -> Buffer | None:
+    """Return the memory of all groups together, or None if a kernel has none."""
+    allocations = (s for s in statements(func.body) if isinstance(s, Alloc))
+    return next((s.buffer for s in allocations if s.buffer.memory == "launch"), None)
+
+
+def is_meeting(s: Stmt) -> bool:
+    """Return whether a statement is the work of the last group of a tile."""
+    return isinstance(s, If) and any(
+        n.buffer.memory == "launch" for k in statements(s) for e in expressions(k) for n in loads(e)
+    )
 
 
 def thread_loops(s: Stmt) -> list[For]:
@@ -152,6 +186,8 @@ def barriers(func: Func) -> frozenset[int]:
             again = end.within(group) if s.kind == "block" else end
             end = after(s.body, before | again)  # the next iteration meets the memory that this one touched
             return end if isinstance(s.extent, Const) and int(s.extent.value) > 0 else before | end
+        if is_meeting(s):  # all groups wait for their own work-items there
+            return after(sub_statements(s)[0], _Touched())
         if isinstance(s, If):
             ends = [after(sub, before) for sub in sub_statements(s)]
             return ends[0] | (ends[1] if len(ends) > 1 else before)

@@ -6,7 +6,7 @@ import math
 
 from jangin.ir.expr import Buffer, Const, Expr, Var, const, maximum
 from jangin.ir.graph import CompileError
-from jangin.ir.groups import threads
+from jangin.ir.groups import ARRIVALS, launch_buffer, threads
 from jangin.ir.loop import Alloc, For, Func, Let, Stmt, loop_range, sub_statements, task_loops
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.traversal import free_vars, substitute
@@ -45,7 +45,7 @@ def scratch_bytes(func: Func, *, groups: bool = False) -> Expr:
 
     With `groups`, work-groups are the workers. Their shared memory isn't counted, and each work-item has its
     own part. Raises CompileError, which names the kernel, if the size depends on anything but symbols."""
-    memory = ("scratch",) if groups else ("scratch", "shared")
+    memory = ("scratch",) if groups else ("scratch", "shared", "launch")
 
     def need(s: Stmt, lanes: int) -> Expr:
         if isinstance(s, For) and s.kind == "vector" and isinstance(s.extent, Const):
@@ -59,7 +59,14 @@ def scratch_bytes(func: Func, *, groups: bool = False) -> Expr:
             return simplify(most + buffer_bytes(func, s.buffer) * lanes, dict(func.symbols))
         return most
 
-    return need(func.body, 1)
+    counts = 0 if groups or launch_buffer(func) is None else ARRIVALS
+    return simplify(need(func.body, 1) + counts, dict(func.symbols))
+
+
+def launch_bytes(func: Func) -> Expr:
+    """Return the bytes of memory that all groups of a launch share, and of the counts before it."""
+    buffer = launch_buffer(func)
+    return const(0) if buffer is None else simplify(buffer_bytes(func, buffer) + ARRIVALS, dict(func.symbols))
 
 
 def buffer_bytes(func: Func, buffer: Buffer) -> Expr:

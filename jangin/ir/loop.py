@@ -20,7 +20,7 @@ TASK_KINDS = ("parallel", "block")
 """Kinds of loops whose iterations are a kernel's tasks."""
 ITEM_KINDS = ("thread", "warp")
 """Kinds of loops whose iterations a group's work-items do: one each, or a warp's work-items one together."""
-MEMORY = ("global", "scratch", "register", "shared", "tile")
+MEMORY = ("global", "scratch", "register", "shared", "tile", "launch")
 OWN = ("register", "tile")
 """Memory kinds that need no scratch memory, because their buffers are in registers or on the stack."""
 
@@ -75,12 +75,14 @@ class Prefetch(Stmt):
 
 @dataclass(frozen=True)
 class Alloc(Stmt):
-    """A scratch, register, shared or tile buffer that exists inside `body`. Its contents are undefined at
-    first.
+    """A scratch, register, shared, tile or launch buffer that exists inside `body`. Its contents are
+    undefined at first.
 
     A shared buffer is memory of a block that all its threads can access quickly. A tile buffer consists of
     matrices, its last two axes. Each is in a matrix register if the machine has them (see
-    `backends.walk.tiles`). In a block, the lanes of a warp share each matrix (`backends.walk.fragments`)."""
+    `backends.walk.tiles`). In a block, the lanes of a warp share each matrix (`backends.walk.fragments`).
+
+    A launch buffer is outside of the block loop, and all tasks share it (see `ir.groups`)."""
 
     buffer: Buffer
     body: Stmt

@@ -270,6 +270,7 @@ class _Plans(Reader):
         grain = self.expr()
         self.need("scratch")
         scratch = self.expr()
+        common = self.expr() if self.take("common") else ZERO
         library = self.name() if self.take("calls") else ""
         template, flops, moved = "", ZERO, ZERO
         if self.take("by"):
@@ -281,5 +282,5 @@ class _Plans(Reader):
         sources = self.source()
         return Launch(
             kernel, args, symbols, tasks, grain, scratch, sources, template, flops, moved, library, rounds,
-            function, local,
+            function, local, common,
         )  # fmt: skip

@@ -64,6 +64,7 @@ class Launch:
     - `grain`: the fewest tasks worth handing to another thread, which may depend on the sizes; with 0 the
       caller runs all tasks.
     - `scratch`: the bytes of scratch memory that each worker needs.
+    - `common`: the bytes of memory that all groups of a launch share, instead of scratch memory.
     - `rounds`: how often all tasks run, each time with the round's number as one more symbol.
     - `local`: the extents of a group, on devices whose work-items share memory by groups. A task is then a
       group. It is empty if a task is a work-item's or a thread's.
@@ -87,6 +88,7 @@ class Launch:
     rounds: Expr = ONE
     function: str = ""
     local: tuple[int, ...] = ()
+    common: Expr = ZERO
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "function", self.function or self.kernel)

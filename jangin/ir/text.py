@@ -61,7 +61,7 @@ These are the rules of plans. Constants and kernels are kept beside the text.
              ["at" INTEGER] ["live" INTEGER ".." INTEGER]
            | "launch" kernel ["as" function] "(" {name} ")" ["symbols" "(" {expr} ")"]
              ["rounds" expr] "tasks" expr ["local" "(" {INTEGER ","} ")"] "grain" expr
-             "scratch" expr ["calls" name]
+             "scratch" expr ["common" expr] ["calls" name]
              ["by" string "flops" expr "bytes" expr] source
 ```
 """
@@ -78,7 +78,7 @@ from jangin.ir.dtype import DType, from_numpy
 from jangin.ir.expr import Binary, Buffer, Expr, Load, Var
 from jangin.ir.graph import Array, Graph
 from jangin.ir.loop import Alloc, Block, For, Func, If, Let, Prefetch, Stmt, Store, expressions, statements
-from jangin.ir.plan import ONE, Launch, Plan, PlanBuffer
+from jangin.ir.plan import ONE, ZERO, Launch, Plan, PlanBuffer
 from jangin.ir.program import Program
 from jangin.ir.simplify import Range
 from jangin.ir.sources import Source, Sources
@@ -322,6 +322,8 @@ def _launch(x: Launch) -> str:
     if x.local:
         text += f" local ({', '.join(map(str, x.local))})"
     text += f" grain {x.grain} scratch {x.scratch}"
+    if x.common != ZERO:
+        text += f" common {x.common}"
     if x.library:
         text += f" calls {quote(x.library)}"
     if x.template:

@@ -130,6 +130,7 @@ def verify_func(func: Func) -> None:
     allocations must keep their kinds' rules. Inputs must not be stored to, and threads of a work-group must
     not race."""
     from jangin.ir.verify_groups import verify_groups
+    from jangin.ir.verify_meetings import verify_meetings
 
     scope = Scope(f"func {func.name}", {}, {})
     scope.ranges(func.symbols)
@@ -145,6 +146,7 @@ def verify_func(func: Func) -> None:
         scope.buffers[p.name] = p
     _verify_stmt(func.body, scope, frozenset(b.name for b in func.inputs), ())
     verify_groups(func, scope.fail)
+    verify_meetings(func, scope.fail)
 
 
 def _verify_stmt(s: Stmt, scope: Scope, inputs: frozenset[str], loops: tuple[For, ...]) -> None:

@@ -125,6 +125,7 @@ def _verify_launch(
         launch.tasks,
         launch.grain,
         launch.scratch,
+        launch.common,
         launch.flops,
         launch.bytes,
     ):
@@ -133,7 +134,7 @@ def _verify_launch(
         scope.fail(f"grain {launch.grain} can't be")
     if not all(0 < n < MAX_BYTES for n in launch.local):
         scope.fail(f"groups of {launch.local} work-items can't be")
-    for e in (launch.rounds, launch.tasks, launch.scratch):
+    for e in (launch.rounds, launch.tasks, launch.scratch, launch.common):
         if isinstance(e, Const) and not 0 <= e.value < MAX_BYTES:
             scope.fail(f"{e} rounds, tasks or bytes of scratch can't be")
     for arg in launch.args:

@@ -29,6 +29,14 @@ STARTUP = 2.5e-6
 and not measured."""
 
 
+BEGUN = 1400.0
+"""Cycles of a launch whose first groups begin, wait for memory, and write their last results. It is three to
+four times `LATENCY`."""
+LATENCY = 400.0
+"""Cycles of a load that misses the level 2 cache, or waits for it behind others. Abdelkhalik et al. found 200
+to 290 on an A100, and more on its successors ("Demystifying the Nvidia Ampere architecture", 2022)."""
+
+
 @dataclass(frozen=True)
 class Architecture:
     """One compute capability, and the figures of a device that has it. Estimates read those; a wrong one
@@ -147,10 +155,14 @@ ROWS: tuple[Row, ...] = (
 def of_architecture(architecture: Architecture) -> Target:
     """The target of a capability, without any device of this machine."""
     features = ",".join(f"+{f}" for f in architecture.features)
+    a = architecture
+    launch = int((STARTUP + BEGUN / a.clock) * a.units * a.width * a.clock)
     machine = Gpu(
         clock=architecture.clock, l2=architecture.l2, index_bits=32, units=architecture.units,
         width=architecture.width, group=GROUP, shared=SHARED, bandwidth=architecture.bandwidth,
-        startup=STARTUP, matrix_rate=architecture.matrix_rate,
+        startup=STARTUP, matrix_rate=architecture.matrix_rate, meets=True,
+        winograd=replace(Gpu().winograd, launch=launch), latency=LATENCY,
+        resident=architecture.resident, unit_shared=architecture.unit_shared,
         products=(DOT4U, DOT4, *((DOT1BF, DOT1H, DOT1T) if architecture.matrix_rate else ())),
     )  # fmt: skip
     return Target(

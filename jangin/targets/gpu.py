@@ -60,6 +60,15 @@ class Gpu(Machine):
     matrix_rate: int = 0
     """Multiply-adds of 16-bit floats that a unit begins each cycle where a warp's lanes multiply matrices
     together. 0 if there is no such instruction. Estimates read it."""
+    latency: float = 40.0
+    """Cycles that a group waits for a panel from memory or a cache. Estimates read it."""
+    resident: int = 4 * 256
+    """Work-items that a unit holds at one time. Estimates read it."""
+    unit_shared: int = 2 * (32 << 10)
+    """Bytes of shared memory of a unit, which the groups that it holds divide. Estimates read it."""
+    meets: bool = False
+    """Whether groups of one launch see what others have stored, and can count who arrived. Templates may then
+    let several groups make one tile."""
     startup: float = 5e-6
     """Seconds that a launch takes beside its work. Estimates read it."""
     compiling: float = 0.0

@@ -15,7 +15,7 @@ from jangin.ir.dtype import F32
 from jangin.ir.expr import Var, call, const, maximum
 from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func, size
-from jangin.ir.loop import For, Func, Stmt, map_children, substitute_stmt
+from jangin.ir.loop import Alloc, For, Func, Stmt, map_children, substitute_stmt
 from jangin.ir.verify import verify_func
 
 X, Y = Var("x0", F32), Var("x1", F32)
@@ -89,7 +89,10 @@ def result(func: Func, symbols: Mapping[str, int], other_layouts: Mapping[str, A
 
 
 def backwards(s: Stmt) -> Stmt:
-    """Return the statement with its loops of independent iterations in reverse order."""
+    """Return the statement with its loops of independent iterations in reverse order. Groups that share tiles
+    stay in their order, in which the last share's is the last."""
+    if isinstance(s, Alloc) and s.buffer.memory == "launch" and isinstance(s.body, For):
+        return replace(s, body=map_children(s.body, backwards))
     s = map_children(s, backwards)
     if isinstance(s, For) and s.kind in ("parallel", "vector", "block", "thread"):
         return replace(s, body=substitute_stmt(s.body, {s.var: s.extent - 1 - s.var}))

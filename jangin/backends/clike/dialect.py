@@ -55,6 +55,8 @@ class Dialect(ABC):
     - `inline`: written before a helper function.
     - `shared`: written before a kernel's buffers.
     - `restrict`: marks a pointer without aliases.
+    - `arrival`: the function `is_last` of languages in which groups of a launch can wait for each other's
+      stores.
     - `long`: ends a 64-bit literal.
     - `loop`: a line before each loop, if any.
     - `most_lanes`: of a vector.
@@ -74,6 +76,7 @@ class Dialect(ABC):
     groups: Groups | None = None
     extremes: bool = False
     waits: str = ""
+    arrival: str = ""
     wraps: bool = True
 
     @abstractmethod

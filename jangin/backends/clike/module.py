@@ -14,7 +14,7 @@ from jangin.backends.walk.kernel import Kernel
 from jangin.backends.walk.memory import in_memory
 from jangin.backends.walk.parts import parts
 from jangin.ir.graph import CompileError
-from jangin.ir.groups import grouped, per_thread
+from jangin.ir.groups import grouped, launch_buffer, per_thread
 from jangin.ir.kernel import sizes
 from jangin.ir.loop import Func
 from jangin.targets.target import Target
@@ -91,7 +91,8 @@ def _head(func: Func, dialect: Dialect, overlapping: Collection[int]) -> str:
         f"{dialect.shared}{type_name(in_memory(p.dtype))} *{alone[n]} p{n}" for n, p in enumerate(func.params)
     ]
     params += [f"i64 s{n}" for n in range(len(sizes(func)))]
-    params += ["i64 lo", "i64 hi", f"{dialect.shared}u8 *{dialect.restrict} scratch"]
+    own = dialect.restrict if launch_buffer(func) is None else ""  # other groups store there
+    params += ["i64 lo", "i64 hi", f"{dialect.shared}u8 *{own} scratch"]
     if dialect.groups is not None and grouped(func):
         params.append(f"{dialect.groups.local}u8 *{dialect.restrict} shared")
     return f"static void {exported(func)}_body({', '.join(params)})"

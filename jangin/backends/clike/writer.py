@@ -103,6 +103,11 @@ class ClikeWriter(Writer):
         assert self.dialect.groups is not None
         self.effect(self.dialect.groups.barrier)
 
+    def when_last(self, tile: Value, shares: int, then: Callable[[], None]) -> None:
+        assert self.dialect.arrival, "the target has no meetings"
+        self.definitions["is_last"] = self.dialect.arrival
+        self.when(Value(f"is_last((u32 *)scratch + {tile.ref}, {shares})", BOOL), then)
+
     @property
     def asynchronous(self) -> bool:
         return bool(self.dialect.waits) and bool(self.target.fragment_rows)

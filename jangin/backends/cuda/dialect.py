@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from jangin.backends.clike.dialect import SCALARS, Dialect, Groups, type_name, width
-from jangin.backends.cuda.prelude import INTRINSICS, VECTORS
+from jangin.backends.cuda.prelude import ARRIVAL, INTRINSICS, VECTORS
 from jangin.backends.walk.memory import in_memory
 from jangin.ir.dtype import BF16, F16, F32, I32, DType
-from jangin.ir.groups import SHARED_ALIGN, grouped, shared_layout, threads
+from jangin.ir.groups import SHARED_ALIGN, grouped, launch_buffer, shared_layout, threads
 from jangin.ir.kernel import rounds, sizes
 from jangin.ir.loop import For, Func, statements
 from jangin.targets.rows import Row
@@ -39,6 +39,7 @@ class Cuda(Dialect):
     inline, shared, restrict, long = "static __forceinline__", "", "__restrict__", "ll"
     extremes, wraps = True, False
     groups, waits = Groups("threadIdx.x", "__syncthreads()", ""), "wait_copies()"
+    arrival = ARRIVAL
 
     def head(self) -> str:
         return "\n".join([*(f"typedef {_TYPES[t.name]} {t};" for t in SCALARS), INTRINSICS, VECTORS])
@@ -75,7 +76,8 @@ class Cuda(Dialect):
         params = [f"{t} *{b}" for t, b in zip(types, buffers, strict=True)]
         params += [f"i64 {n}" for n in (numbers[:-1] if loops else numbers)]
         params += ["i64 tasks", "i64 from", "i64 rounds", "u8 *scratch", "i64 stride"]
-        called = [*buffers, *numbers, "lo", "hi", "scratch + group * stride", *(["shared"] if own else [])]
+        memory = "scratch" if launch_buffer(func) is not None else "scratch + group * stride"
+        called = [*buffers, *numbers, "lo", "hi", memory, *(["shared"] if own else [])]
         call = f"{body}({', '.join(called)});"
         if loops:
             last = numbers[-1]

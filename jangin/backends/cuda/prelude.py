@@ -61,6 +61,21 @@ static __forceinline__ void load_matrices(T *to, const T *row) {
 """Functions for single instructions, as inline PTX. A compiler for another machine must be given functions of
 the same names."""
 
+ARRIVAL = """static __forceinline__ bool is_last(u32 *arrived, u32 groups) {
+  int last = 0;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicInc(arrived, groups - 1) == groups - 1;
+    __threadfence();
+  }
+  return __syncthreads_or(last);
+}"""
+"""Counts a group's arrival, and returns whether it is the last. The count then is 0 again.
+
+The first fence and barrier put the group's stores before its arrival. The second pair puts the last group's
+loads behind all arrivals (CUDA C++ Programming Guide, memory fence functions)."""
+
 _EACH = '_Pragma("unroll") for (int n = 0; n < N; ++n)'
 
 VECTORS = f"""

@@ -14,9 +14,9 @@ from jangin.backends.llvm.module import emit_kernel
 from jangin.backends.llvm.objects import compile_modules
 from jangin.ir.expr import Const
 from jangin.ir.graph import Array, CompileError
-from jangin.ir.groups import grouped, threads
+from jangin.ir.groups import ARRIVALS, grouped, threads
 from jangin.ir.interpret import size
-from jangin.ir.kernel import rounds, scratch_bytes, tasks
+from jangin.ir.kernel import launch_bytes, rounds, scratch_bytes, tasks
 from jangin.ir.loop import Func
 from jangin.runtime.arrays import address
 from jangin.runtime.devices.driver import Driver, Kernel
@@ -52,6 +52,9 @@ def run_alone(
             queue.write(m, arrays[p.name])
     stride = -(-size(scratch_bytes(func, groups=grouped(func)), symbols) // 64) * 64
     scratch = driver.buffer(max(1, stride * items))
+    if (common := size(launch_bytes(func), symbols)) > 0:
+        scratch = driver.buffer(common)
+        queue.write(scratch, np.zeros(ARRIVALS, np.uint8))
     count = size(tasks(func), symbols)
     used = max(1, min(items, count))
     values = [symbols[v.name] for v, _ in func.symbols]

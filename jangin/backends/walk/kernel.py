@@ -18,7 +18,7 @@ from jangin.ir.dtype import BOOL, I64
 from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const, is_const, land, select
 from jangin.ir.fragments import WARP
 from jangin.ir.graph import CompileError
-from jangin.ir.groups import barriers, shared_layout, threads
+from jangin.ir.groups import ARRIVALS, barriers, is_meeting, launch_buffer, shared_layout, threads
 from jangin.ir.kernel import buffer_bytes, sizes
 from jangin.ir.loop import (
     ITEM_KINDS,
@@ -281,6 +281,9 @@ class Kernel:
         self.memory.store(s.buffer, s.index, arithmetic.binary(op, before, total))
 
     def _if(self, s: If) -> None:
+        if self._item is not None and is_meeting(s):
+            self._meet(s)
+            return
         cond = self.x.condition(s.cond)
         if cond.is_const:
             chosen = s.then if cond.number else s.orelse
@@ -294,6 +297,19 @@ class Kernel:
             self._masked(cond, s.then)
             if s.orelse is not None:
                 self._masked(self.w.flip(cond), s.orelse)
+
+    def _meet(self, s: If) -> None:
+        """Write the work of a tile's last group."""
+        buffer = launch_buffer(self.func)
+        assert buffer is not None and self._split is not None and isinstance(buffer.shape[1], Const)
+        tile = self.x.evaluate(self._split.var // buffer.shape[1])
+
+        def work() -> None:
+            for name in self.memory.bases:
+                self.memory.written(name)
+            self.statement(s.then)
+
+        self.w.when_last(tile, int(buffer.shape[1].value), work)
 
     def _later(self, s: Stmt) -> Callable[[], None]:
         return lambda: self.statement(s)
@@ -376,6 +392,9 @@ class Kernel:
         elif buffer.memory == "shared" and self._item is not None:
             at = self.w.index(shared_layout(self.func)[0][buffer.name])
             bases[buffer.name] = self.w.shared(in_memory(buffer.dtype), at)
+        elif buffer.memory == "launch":
+            bases[buffer.name] = self.w.scratch(in_memory(buffer.dtype), self.w.index(ARRIVALS))
+            self.scratch = simplify(buffer_bytes(self.func, buffer) + ARRIVALS, dict(self.func.symbols))
         elif buffer.memory in ("scratch", "shared"):
             own = buffer_bytes(self.func, buffer)
             at = self.x.evaluate(start)

@@ -146,6 +146,11 @@ class Writer(ABC):
         wrote."""
         raise NotImplementedError
 
+    def when_last(self, tile: Value, shares: int, then: Callable[[], None]) -> None:
+        """Write the work of the last of the `shares` groups that make a tile. It sees all that they stored to
+        launch memory."""
+        raise NotImplementedError
+
     @property
     def asynchronous(self) -> bool:
         """Whether `copy_apart` has text."""

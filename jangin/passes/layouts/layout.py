@@ -30,7 +30,7 @@ from jangin.ir.core import (
     Transpose,
 )
 from jangin.ir.expr import Buffer, Expr, Load, const, is_const
-from jangin.ir.graph import Graph, Node
+from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.simplify import interval, simplify
 from jangin.ir.sources import Sources
 from jangin.ir.te import Stage
@@ -38,9 +38,14 @@ from jangin.ir.traversal import rewrite
 from jangin.ops.core_window import conv_te
 from jangin.passes.layouts.channels_last import ChannelsLast, inverse, permuted, to_last
 from jangin.passes.layouts.planes import in_planes
+from jangin.passes.windows.winograd_cost import Estimate, is_window
 from jangin.targets.target import Target
 from jangin.templates.window import LARGEST_WINDOW
 
+TESTED = 0.12
+"""The share of a convolution's time that the tests for the image's border take on a device. Loops over 3 x 3
+windows of 256 channels have 0.66 multiply-adds without the tests, and 0.59 with them, as NVRTC compiles
+them."""
 LONGEST_TESTED = 16
 """Most taps along a row of a depthwise convolution that tests for the image's border itself. With longer
 windows, most positions would be tested instead of a row's ends only."""
@@ -100,7 +105,7 @@ def _window(run: ChannelsLast, node: Node) -> bool:
         return _by_warps(run, node, others[0])
     if isinstance(window, Conv) and not run.target.groups and _is_plain_depthwise(run, window, node.inputs):
         return _turned_depthwise(run, node, replace(window, layout="last"), others[0])
-    if not isinstance(window, Conv) or not any(pads) or _small_depthwise(run, window, others[0]):
+    if not isinstance(window, Conv) or not any(pads) or _tests_border(run, node, others[0]):
         return run.compute_last(node, 1, [run.last(x, 1), *others], last)
     # A product over all channels reads a padded copy, so its inner loop has no tests.
     few = interval(run.shape(others[0])[1])[1]
@@ -112,6 +117,28 @@ def _window(run: ChannelsLast, node: Node) -> bool:
     else:
         padded = _padded(run, run.last(x, 1), pads, (0,), node.source)
     return run.compute_last(node, 1, [padded, *others], replace(last, pads=(0,) * len(pads)))
+
+
+def _tests_border(run: ChannelsLast, node: Node, weights: str) -> bool:
+    """Return whether a convolution tests for the image's border itself, and reads no padded copy."""
+    return _small_depthwise(run, node.of(Conv), weights) or _is_short(run, node, weights)
+
+
+def _is_short(run: ChannelsLast, node: Node, weights: str) -> bool:
+    """Return whether a convolution of a device takes less time to test for the image's border than the launch
+    of a padded copy takes. Winograd's method reads a padded copy."""
+    conv, figures = node.of(Conv), run.target.machine.winograd
+    shapes = static_shape(run.shape(node.outputs[0])), static_shape(run.shape(weights))
+    if not (run.target.groups and figures.launch) or conv.groups > 1 or None in shapes:
+        return False
+    (batch, outputs, *size), (_, terms, *taps) = (shape or () for shape in shapes)
+    work = batch * outputs * math.prod(size) * terms * math.prod(taps)
+    if TESTED * work > figures.launch:
+        return False
+    plain = replace(conv, pads=(0,) * len(conv.pads), layout="last")
+    if len(size) != 2 or not is_window(plain):
+        return True
+    return Estimate(*size, terms, outputs, figures, dilations=conv.dilations, batch=batch).best() is None
 
 
 def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:

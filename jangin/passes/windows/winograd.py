@@ -213,7 +213,10 @@ class _Winograd(Editor):
             if images is None or self.target.groups or self.target.machine.lanes(F32.bytes) == 1:
                 return None
             return Estimate(*sizes, self.figures, m.transforms, F32, m.dilations, images[0], True)
-        return Estimate(*sizes, self.figures, m.transforms, self.kept(m), m.dilations, max(1, m.frames))
+        batch = max(1, expected(m.images, self.symbols) // max(1, m.frames))
+        return Estimate(
+            *sizes, self.figures, m.transforms, self.kept(m), m.dilations, max(1, m.frames), batch=batch
+        )
 
     def kept(self, m: Match) -> DType:
         """Return the type of transformed weights. Devices with work-groups copy panels as they are."""

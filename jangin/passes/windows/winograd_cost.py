@@ -27,7 +27,7 @@ class Estimate:
 
     `weight`: the type of its weights in memory, transformed ones included. `dilations`: down and across.
     `images`: images that are computed together, such as a video's frames. `changing`: the weights are
-    computed by each run, which transforms them too.
+    computed by each run, which transforms them too. `batch`: images of one launch.
     """
 
     height: int
@@ -40,6 +40,7 @@ class Estimate:
     dilations: tuple[int, ...] = (1, 1)
     images: int = 1
     changing: bool = False
+    batch: int = 1
 
     def best(self) -> Transform | None:
         """Return the transform that should be quickest, or None if none is clearly quicker than the direct
@@ -73,7 +74,8 @@ class Estimate:
         """Return the cost of three kernels, each over all tiles."""
         count = self._tiles(t)
         moved = count * self._kept(t)
-        return self._product(t, count) + self._moved(moved) + self._weights(t)
+        launches = 2 * self.figures.launch / self.batch
+        return self._product(t, count) + self._moved(moved) + self._weights(t) + launches
 
     def blocks(self, t: Transform) -> float:
         """Return the cost of one kernel over blocks of tiles, which reads the weights again for each

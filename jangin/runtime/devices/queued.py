@@ -21,6 +21,7 @@ import numpy as np
 
 from jangin.ir.checks import IN_RANGE, failure
 from jangin.ir.graph import Array
+from jangin.ir.groups import ARRIVALS
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.runtime.arrays import address
 from jangin.runtime.device import LoadError, NativeCall, Transfer
@@ -176,6 +177,7 @@ class Memory:
         self._kernels: list[Kernel] = []
         self._rounds: list[range] = []
         self._scratch: Buffer | None = None
+        self._common: Buffer | None = None  # what groups of one launch share
         self._inputs: dict[str, Array] = {}  # copies of inputs with the wrong alignment
         self._values: dict[str, Buffer] = {}  # memory in the arena: kernels don't keep it alive
         self._ends: dict[str, Buffer] = {}  # inputs and outputs on a device with memory of its own
@@ -216,10 +218,22 @@ class Memory:
         needs = [layout.value(launch.scratch) for launch in plan.launches]
         most = needs.index(max(needs)) if needs else None
         self._scratch = code.room("scratch", layout.stride * code.items, most)
+        self._prepare_common(layout)
         self._rounds = [
             self._numbers(launch, kernel, layout)
             for launch, kernel in zip(plan.launches, self._kernels, strict=True)
         ]
+
+    def _prepare_common(self, layout: Layout) -> None:
+        """Make the memory that all groups of a launch share. Launches use it one after the other, and each
+        leaves the counts at its beginning at 0."""
+        needs = [layout.value(launch.common) for launch in self._code.plan.launches]
+        size = max(needs, default=0)
+        if size and (self._common is None or self._common.size < size):
+            assert self._queue is not None
+            self._common = self._code.room("the sums that groups share", size, needs.index(size))
+            self._queue.write(self._common, np.zeros(ARRIVALS, np.uint8))
+            self._queue.finish()
 
     def _prepare_ends(self, layout: Layout) -> None:
         """Make the device's memory for inputs and outputs, which all runs of a layout use."""
@@ -264,8 +278,9 @@ class Memory:
         numbers = [*map(layout.value, launch.symbols), tasks, 0, rounds if alone else 1]
         for n, number in enumerate(numbers, at):
             kernel.set_arg(n, number)
-        assert self._scratch is not None
-        kernel.set_arg(at + len(numbers), self._scratch)
+        memory = self._common if layout.value(launch.common) else self._scratch
+        assert memory is not None
+        kernel.set_arg(at + len(numbers), memory)
         kernel.set_arg(at + len(numbers) + 1, layout.stride)
         kernel.set_size(items * local, local)
         return range(0) if not tasks else range(1 if alone else rounds)

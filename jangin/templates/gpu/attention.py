@@ -20,7 +20,7 @@ from jangin.ir.loop import If, statements
 from jangin.schedule.primitives import find
 from jangin.templates import attention, cost
 from jangin.templates.gpu.common import BANKS, blocks, constant, copy_panel, power_of_two, spread_over_banks
-from jangin.templates.gpu.contraction import SYNC, WAIT
+from jangin.templates.gpu.contraction import SYNC
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
@@ -93,7 +93,7 @@ class Attention(Template):
         tiles = math.ceil(cpu.keys / keys)
         each = cpu.inner * (tm * tn + tm / 2 + tn / 4) + keys * (tm * across + tm / 2 + across / 4)
         each += tm * tn * (2 * cost.CALL) + tm * across
-        each += 12 * keys * (cpu.inner + tx * across) / threads + STEPS * SYNC + 2 * WAIT
+        each += 12 * keys * (cpu.inner + tx * across) / threads + STEPS * SYNC + 2 * self.gpu.latency
         group = math.ceil(threads / t.width) * tiles * each
         turns = math.ceil(groups / t.units)
         return float(t.startup + turns * group / t.clock)

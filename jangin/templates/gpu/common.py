@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from jangin.ir import te
 from jangin.ir.expr import Const, Expr
+from jangin.ir.groups import ARRIVALS
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import loads
 from jangin.schedule.primitives import find, loop_names
@@ -23,6 +24,20 @@ BANKS = 16
 meet in a memory bank, and rows still begin at multiples of the widest load."""
 BUSY = 8
 """Work-items for each lane of the device that are needed to hide the latency of memory."""
+LEAST = 2
+"""Panels of a share at least, so that a panel's copy goes on beside the products of another."""
+UNFILLED = 1.4
+"""The time of a launch with fewer groups than units, as a multiple.
+
+There should be several groups for each unit, so that some work while others wait at barriers (CUDA C++ Best
+Practices Guide, thread and block heuristics). The guide has no figure. By the estimate, sharing a tile of
+ResNet-50 takes up to 1.4 times as long as not sharing it."""
+ARRIVE = 1500.0
+"""Cycles for a group's arrival: a fence, an atomic operation in the level 2 cache, and its answer. The
+latencies of Jia et al. add up to about as many ("Dissecting the NVIDIA Volta GPU architecture", 2018)."""
+L2_BYTES = 40.0
+"""Bytes that a unit gets from the level 2 cache each cycle. An A100 has 5,120 for 108 units (A100
+architecture whitepaper)."""
 LOAD = 8.0
 """The time of a load from a cache, in instructions."""
 
@@ -50,13 +65,14 @@ def spread_over_banks(rec: Recorder, panel: str, element: int) -> None:
     rec.do("stretch", panel, BANKS // element)
 
 
-def blocks(rec: Recorder, loops: Sequence[str], name: str = "t") -> None:
-    """Make nested loops, outermost first, the kernel's blocks."""
+def blocks(rec: Recorder, loops: Sequence[str], name: str = "t") -> str:
+    """Make nested loops, outermost first, the kernel's blocks. Return the loop's name."""
     loop = fuse_all(rec, loops, name) if len(loops) > 1 else loops[0]
     rec.do("bind_block", loop)
     rec.do("simplify")
     if loop in loop_names(rec.func):  # a kernel of no elements has no loop left
         rec.do("divide_once", loop)
+    return loop
 
 
 def power_of_two(size: int, most: int) -> int:
@@ -98,12 +114,44 @@ def seconds(gpu: Gpu, work: float, moved: float, items: float) -> float:
     return gpu.startup + max(computing, moved / gpu.bandwidth / max(share, 1 / gpu.units / BUSY))
 
 
-def split_terms(rec: Recorder, loops: Sequence[str], panel: int, acc: str) -> str:
-    """Fuse the loops over a product's terms, and split them into panels of `panel` terms. Return the fused
-    loop's name. Positions after the last term count as 0 in the sums `acc`."""
+def split_terms(rec: Recorder, loops: Sequence[str], panel: int, acc: str, share: int = 0) -> str:
+    """Fuse the loops over a product's terms, and split them into panels of `panel` terms. With `share`, so
+    many panels are a share first. Return the name of the loop that is split into panels. Positions after the
+    last term count as 0 in the sums `acc`."""
     k = fuse_all(rec, loops, "k")
     extent = constant(simplify(find(rec.func, k).extent, dict(rec.func.symbols)))
+    whole = panel * max(1, share)
+    if share:
+        rec.do("split", k, whole)
+        k = f"{k}i"
     rec.do("split", k, panel)
-    if extent is None or extent % panel:
+    if extent is None or extent % whole:
         rec.do("pad_terms", acc)
     return k
+
+
+def shared_out(rec: Recorder, tasks: str, k: str, acc: str) -> None:
+    """Let groups make the shares of a product's terms (see `split_terms`). `tasks` is the loop over tiles."""
+    rec.do("share", tasks, f"{k[:-1]}o", acc)
+    rec.do("simplify")
+
+
+def shares(gpu: Gpu, tiles: int, panels: int) -> Sequence[int]:
+    """Return the numbers of panels in a share that are worth trying, fewest groups first, if groups of a
+    launch may meet. Tiles that fill the device aren't shared. Otherwise there are groups for all units, half
+    as many more, or twice as many, and a share has at least `LEAST` panels."""
+    if not gpu.meets or tiles >= gpu.units or tiles > ARRIVALS // 4:
+        return ()
+    most = panels // LEAST
+    counts = (-(-gpu.units // tiles), gpu.units * 3 // 2 // tiles, 2 * gpu.units // tiles)
+    return sorted({-(-panels // min(n, most)) for n in counts if min(n, most) > 1}, reverse=True)
+
+
+def unfilled(gpu: Gpu, groups: int) -> float:
+    """Return how many times as long a launch takes if it has too few groups for the device's units."""
+    return UNFILLED if gpu.meets and groups < gpu.units else 1.0
+
+
+def met(tile: int, count: int) -> float:
+    """Return the cycles that a tile takes longer if `count` groups make its sums, `tile` bytes each."""
+    return ARRIVE + tile * (1 + count) / L2_BYTES if count > 1 else 0.0

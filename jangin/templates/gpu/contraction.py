@@ -33,8 +33,12 @@ from jangin.templates.gpu.common import (
     blocks,
     constant,
     copy_panel,
+    met,
+    shared_out,
+    shares,
     split_terms,
     spread_over_banks,
+    unfilled,
 )
 from jangin.templates.roles import Roles, pack_right, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
@@ -59,8 +63,6 @@ RESIDENT = 4
 """Groups that a compute unit runs side by side."""
 SYNC = 60.0
 """The time of a panel's barriers, in instructions."""
-WAIT = 40.0
-"""The time that a group also waits for a panel, in instructions."""
 AHEAD = 8
 """Most elements of each panel that a thread fetches ahead."""
 
@@ -98,6 +100,7 @@ class Contraction(Template):
         plain = role.right.buffer.name in p.constants and packing_positions(role) is not None
         self.packed = plain or bool(role.parts)
         right = next(e for e in children(self.stage.body) if e is not role.left) if role.parts else role.right
+        self.fixed = all(constant(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes))
         tm, tn = self.gpu.tile
         self.common = {"ty": max(1, COMMON_ROWS // tm), "tm": tm, "tn": tn, **COMMON}
         self.element, self.widening = max(role.left.dtype.bytes, right.dtype.bytes), cost.arithmetic(right)
@@ -110,8 +113,17 @@ class Contraction(Template):
                 if ty * tx <= self.gpu.group and shared <= self.gpu.shared:
                     few = bk * max(ty * tm, tx * tn) <= AHEAD * ty * tx and self.depth > bk
                     tile = {"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": bk}
-                    choices += [{**tile, "ahead": n} for n in range(1 + few)]
+                    every = [{**tile, "ahead": n} for n in range(1 + few)]
+                    choices += every
+                    if self.fixed:
+                        panels = math.ceil(self.depth / bk)
+                        parts = shares(self.gpu, self._tiles(tile), panels)
+                        choices += [{**params, "share": n} for params in every for n in parts]
         return [self.common, *choices] if self.gpu.compiling else choices
+
+    def _tiles(self, params: Params) -> int:
+        rows, columns = params["ty"] * params["tm"], params["tx"] * params["tn"]
+        return self.batches * math.ceil(self.rows / rows) * math.ceil(self.columns / columns)
 
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the longer of the computation and the memory traffic of whole tiles.
@@ -121,21 +133,24 @@ class Contraction(Template):
         """
         t, (ty, tx, tm, tn, bk) = self.gpu, (params[n] for n in ("ty", "tx", "tm", "tn", "bk"))
         bm, bn = ty * tm, tx * tn
-        groups = self.batches * math.ceil(self.rows / bm) * math.ceil(self.columns / bn)
+        count, tiles = 1, self._tiles(params)
         if bk:
-            panels = math.ceil(self.depth / bk)
+            every = math.ceil(self.depth / bk)
+            panels = params.get("share", every)
+            count = math.ceil(every / panels)
             each = bk * (tm * tn + tm / 2 + tn / 4) + self._copies(params) + SYNC
         else:
             panels, each = self.depth, tm * tn + CACHED * (tm + self.widening + tn)
+        groups = tiles * count
         turns = math.ceil(groups / t.units)
         resident = min(turns, RESIDENT)
         items = resident * ty * tx * min(BUSY, tm * tn / 2)  # sums that don't wait for each other
         share = min(1.0, items / (t.width * BUSY))
         kept = 2 * bk * (bm + bn) / (ty * tx)  # instructions that move the elements fetched ahead
         group = math.ceil(ty * tx / t.width) * (panels * (each + params["ahead"] * kept) + 4 * tm * tn)
-        group += panels * WAIT / resident if bk and not params["ahead"] else 0
-        work = turns * group / t.clock / share
-        moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
+        group += panels * t.latency / resident if bk and not params["ahead"] else 0
+        work = unfilled(t, groups) * (turns * group / share + met(4 * bm * bn, count)) / t.clock
+        moved = tiles * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
         own = 0.0 if params == self.common else t.compiling
         return float(t.startup + own + max(work, moved / t.bandwidth))
 
@@ -170,7 +185,7 @@ class _Tiler:
         if self.product.packed:
             pack_right(self.rec, role, q["tx"] * q["tn"])
         row = fuse_all(self.rec, role.rows, "m")
-        k = split_terms(self.rec, role.k, q["bk"], self.acc) if q["bk"] else ""
+        k = split_terms(self.rec, role.k, q["bk"], self.acc, q.get("share", 0)) if q["bk"] else ""
         if not k and self._terms_run():
             do("split", role.k[-1], ROW)
             terms = [*role.k[:-1], f"{role.k[-1]}o", f"{role.k[-1]}i"]
@@ -197,7 +212,9 @@ class _Tiler:
         do("join_axes", self.acc, 2)
         if k:
             self._store_panels(k)
-        blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
+        tasks = blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
+        if "share" in q:
+            shared_out(self.rec, tasks, k, self.acc)
 
     def _loads(self, row: str, terms: Sequence[str]) -> None:
         """Let a thread load the elements of a term for its rows and columns, each of them once. If the left

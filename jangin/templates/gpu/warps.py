@@ -27,8 +27,19 @@ from jangin.ir.expr import Load, Var, const, product_of
 from jangin.ir.fragments import HALF, WARP
 from jangin.ir.products import Product
 from jangin.schedule.primitives import find
+from jangin.targets.cuda import BEGUN
 from jangin.templates.common import fuse_all, stride
-from jangin.templates.gpu.common import BANKS, blocks, constant, split_terms
+from jangin.templates.gpu.common import (
+    BANKS,
+    L2_BYTES,
+    blocks,
+    constant,
+    met,
+    shared_out,
+    shares,
+    split_terms,
+    unfilled,
+)
 from jangin.templates.roles import Roles, pack_right, pack_terms, packing_positions, roles
 from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
@@ -47,15 +58,23 @@ SYNC = 40.0
 """Cycles for a panel's barriers, and for the first loads after them."""
 ONCE = 0.4
 """The part of `SYNC` of panels in second buffers, which need one barrier, and no stores before it."""
-BEGUN = 1400.0
-"""Cycles to begin a group, to wait for its first panel, and to write its sums back."""
-RESIDENT = 2
-"""Groups that a compute unit runs side by side."""
+UNIT_REGISTERS = 64 << 10
+"""Registers of a unit (CUDA C++ Programming Guide)."""
+OTHERS = 56
+"""Registers of a work-item for matrices, addresses and counters: the most of what NVRTC gave 60 kernels."""
+KEPT = 1024
+"""Bytes of shared memory that the system takes for each group (the same guide)."""
 MOST_REGISTERS = 200
 """Registers of a work-item for its sums and for the elements fetched ahead. It has 255 (CUDA C++ Programming
 Guide), and matrices and addresses need some too."""
 GATHER = 3
 """Registers of a work-item for each load of a convolution's image: its row, column and address."""
+COPIED, GATHERED, COUNTED = 6, 14, 24
+"""Instructions of a warp for each load of 16 bytes, for each that tests for the image's border, and for each
+panel. They are counted in NVRTC's code."""
+BESIDE = 0.5
+"""The part of these instructions that products don't hide. It is an estimate: a quarter of a unit begins one
+instruction each cycle, and a product of matrices takes 4 to 8 cycles."""
 CORES = 4
 """Tensor cores of a unit, each of which serves a quarter of the warps (CUDA C++ Programming Guide)."""
 SHARED_BYTES = 128
@@ -101,6 +120,7 @@ class WarpProduct(Template):
         self.packed = role.right.buffer.name in p.constants and packing_positions(role) is not None
         self.element = role.left.dtype.bytes
         self.whole = self._in_rows(role.left, role.rows[-1]), self._in_rows(role.right, role.column)
+        self.fixed = all(constant(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes))
         self.gathers = sum(size[k] > 1 for k in role.k) > 1
 
     def _in_rows(self, load: Load, line: str) -> bool:
@@ -141,15 +161,25 @@ class WarpProduct(Template):
                 params = {"wm": wm, "wn": wn, "tm": tm, "tn": tn, "bk": bk}
                 params["ahead"] = 0 if self.depth <= bk else STAGED if self._staged(params) else FETCHED
                 threads = WARP * wm * wn
-                shares = self.gpu.lanes(self.element) * threads
+                copied = self.gpu.lanes(self.element) * threads
                 fits = self._shared(params) <= self.gpu.shared and self._registers(params) <= MOST_REGISTERS
                 if (
                     threads <= self.gpu.group
                     and fits
-                    and all(n * bk % shares == 0 for n in self.shape(params))
+                    and all(n * bk % copied == 0 for n in self.shape(params))
                 ):
                     choices.append(params)
+                    choices += [{**params, "share": n} for n in self._shares(params)]
         return choices
+
+    def _shares(self, params: Params) -> Sequence[int]:
+        return (
+            shares(self.gpu, self._tiles(params), math.ceil(self.depth / params["bk"])) if self.fixed else ()
+        )
+
+    def _tiles(self, params: Params) -> int:
+        rows, columns = self.shape(params)
+        return self.batches * math.ceil(self.rows / rows) * math.ceil(self.columns / columns)
 
     def _staged(self, params: Params) -> bool:
         """Return whether both panels are copied beside the products. Numbers that are rounded go through
@@ -162,23 +192,39 @@ class WarpProduct(Template):
         return rows * (2 if params.get("ahead") == STAGED else 1)
 
     def estimate(self, params: Params) -> float:
-        """Return the estimated seconds: the longer of the products and the memory traffic of whole tiles.
+        """Return the estimated seconds: the longer of a unit's work and the operands' way from memory.
 
-        A panel's products take the longer of the tensor cores' time and that of reading shared memory.
+        A unit works on several groups at one time. A panel takes the longest of the tensor cores' time, of
+        reading shared memory, of the panel's way from the level 2 cache, and of waiting for it.
         """
         gpu, (wm, wn, tm, tn, bk) = self.gpu, (params[n] for n in ("wm", "wn", "tm", "tn", "bk"))
         bm, bn = self.shape(params)
-        groups = self.batches * math.ceil(self.rows / bm) * math.ceil(self.columns / bn)
+        panels = math.ceil(self.depth / bk)
+        share = params.get("share", panels)
+        count = math.ceil(panels / share)
+        groups = self._tiles(params) * count
         turns = math.ceil(groups / gpu.units)
-        resident = min(turns, RESIDENT)
+        resident = min(turns, self._resident(params))
         busy = min(1.0, resident * wm * wn / (2 * CORES))  # two warps a core hide the instruction's latency
         wait = SYNC * (ONCE if params["ahead"] == STAGED else 1)
         rate = gpu.matrix_rate * HALF / self.element
         read = wm * wn * (tm * self.matrix.rows + tn * self.matrix.columns) * bk * self.element
-        panel = max(bm * bn * bk / rate / busy, read / SHARED_BYTES) + wait / resident
-        work = turns * (math.ceil(self.depth / bk) * panel + BEGUN / resident) / gpu.clock
-        moved = groups * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
-        return float(gpu.startup + max(work, moved / gpu.bandwidth))
+        copied = (bm + bn) * bk * self.element
+        each = max(bm * bn * bk / rate / busy, read / SHARED_BYTES, copied / L2_BYTES)
+        loads = copied / gpu.vector_bytes / WARP * (GATHERED if self.gathers else COPIED)
+        each += (loads + wm * wn * COUNTED) / CORES * BESIDE
+        hidden = each * resident if params["ahead"] else 0.0
+        panel = max(gpu.latency, hidden) + (0.0 if params["ahead"] else each * resident) + wait
+        work = math.ceil(turns / resident) * (share * panel + BEGUN) + met(4 * bm * bn, count)
+        work *= unfilled(gpu, groups)
+        own = (self.rows + self.columns) * self.depth * self.element + self.rows * self.columns * 4
+        return float(gpu.startup + max(work / gpu.clock, self.batches * own / gpu.bandwidth))
+
+    def _resident(self, params: Params) -> int:
+        """Return the groups that a unit holds at one time, by its registers, work-items and shared memory."""
+        gpu, items = self.gpu, WARP * params["wm"] * params["wn"]
+        registers = UNIT_REGISTERS // (items * (self._registers(params) + OTHERS))
+        return max(1, min(registers, gpu.resident // items, gpu.unit_shared // (self._shared(params) + KEPT)))
 
     def schedule(self, params: Params) -> Scheduled:
         p = self.workload
@@ -211,7 +257,7 @@ class _Tiler:
         rows_run = runs(role.left, role.rows[-1], self.product.workload)
         columns_run = not rounds if packed else runs(role.right, role.column, self.product.workload)
         row, c = fuse_all(self.rec, role.rows, "m"), role.column
-        k = split_terms(self.rec, self.role.k, self.params["bk"], self.acc)
+        k = split_terms(self.rec, role.k, q["bk"], self.acc, q.get("share", 0))
         for loop, warps, each, size in (
             (row, q["wm"], q["tm"], matrix.rows),
             (c, q["wn"], q["tn"], matrix.columns),
@@ -245,7 +291,9 @@ class _Tiler:
         if rounds:
             for panel in ["left"] if packed else ["left", "right"]:
                 do("round_copies", panel)
-        blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
+        tasks = blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
+        if "share" in q:
+            shared_out(self.rec, tasks, k, self.acc)
 
     def _panel(
         self, name: str, load: Load, lines: Sequence[str], terms: Sequence[str], at: str, lines_run: bool

@@ -96,6 +96,7 @@ static ucontext_t origin;
 static int current;
 static void (*work)();
 static bool uneven;
+static int size;  // work-items of a group
 
 static int copying[1024];  // copies of each that haven't arrived
 static void begin() {
@@ -165,6 +166,7 @@ static bool warps(int threads, unsigned *order, unsigned *seed) {
 static void group(int threads, unsigned *seed) {
   if (__start_shim_shared) memset(__start_shim_shared, 0xff, __stop_shim_shared - __start_shim_shared);
   prepare(threads);
+  size = threads;
   unsigned order[1024];
   for (int left = threads; left;) {
     draw(order, threads, seed);
@@ -203,6 +205,26 @@ template <class... A> static unsigned arguments(void (*)(A...)) { return sizeof.
 }  // namespace shim
 
 static void __syncthreads() { shim::wait(shim::FOR_GROUP); }
+// "identical to __syncthreads() with the additional feature that it evaluates predicate for all threads of the
+// block and returns non-zero if and only if predicate evaluates to non-zero for any of them."
+static int __syncthreads_or(int predicate) {
+  static int any, read;
+  any |= predicate;
+  shim::wait(shim::FOR_GROUP);
+  const int result = any != 0;
+  if (++read == shim::size) any = read = 0;
+  shim::wait(shim::FOR_GROUP);  // until all have read
+  return result;
+}
+// Groups run one after the other, so all stores of earlier ones are visible. A group whose work-items haven't
+// all stored before one of them arrives is found by the order of work-items.
+static void __threadfence() {}
+// "((old >= val) ? 0 : (old+1))", and returns old.
+static unsigned atomicInc(unsigned *address, unsigned val) {
+  const unsigned old = *address;
+  *address = old >= val ? 0 : old + 1;
+  return old;
+}
 
 // --- instructions of whole warps, by the words of the PTX ISA manual
 //
