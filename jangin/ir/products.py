@@ -72,8 +72,8 @@ class Product:
     @property
     def terms_of_word(self) -> int:
         """The number of terms in one word. In a vector register, a word has all terms of a sum. In fragments
-        a word is one number, because their maps place each number."""
-        if self.held == "matrix register":
+        a word is one number, because their maps place each number, or four bytes."""
+        if self.held == "matrix register" or (self.held == "fragment" and self.of_bytes):
             return _REGISTER_WORD // self.left.bits
         return self.terms if self.held == "vector" else 1
 

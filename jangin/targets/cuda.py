@@ -24,6 +24,8 @@ GROUP = 1024
 """Work-items of a group at most, on all capabilities (Guide)."""
 SHARED = 48 << 10
 """Bytes that a group shares at most without asking the driver for more, on all capabilities (Guide)."""
+KEPT = 1 << 10
+"""Bytes of shared memory that the system keeps for each group, from capability 8.0 on (Guide)."""
 STARTUP = 2.5e-6
 """Seconds of a launch beside its work. This is an estimate for launches of one graph, not a published figure,
 and not measured."""
@@ -65,6 +67,13 @@ class Architecture:
     without the instructions of `MATRICES`."""
 
     @property
+    def asked(self) -> int:
+        """The bytes of shared memory that a group may have if its launch asks for them: those of a unit, but
+        for 1 KiB from 8.0 on. Before 7.0 it is never more than `SHARED` (Guide)."""
+        newer = capability(self.name)
+        return self.unit_shared - (KEPT if newer >= (8, 0) else 0) if newer >= (7, 0) else 0
+
+    @property
     def features(self) -> tuple[str, ...]:
         """The features that rows may need. Products of four bytes are an instruction from capability 6.1 on
         (PTX ISA, `dp4a`). Conversions to bfloat16, extrema that give NaN, and products of matrices of 16-bit
@@ -78,7 +87,7 @@ class Architecture:
         groups does too (Guide, and the occupancy calculator of NVIDIA's Nsight Compute)."""
         warps = -(-threads // WARP)
         of_warp = -(-registers * WARP // 256) * 256
-        own = shared + (1024 if capability(self.name) >= (8, 0) else 0)
+        own = shared + (KEPT if capability(self.name) >= (8, 0) else 0)
         by = (UNIT_REGISTERS // of_warp // warps, self.resident // (warps * WARP), self.groups)
         fits = min(*by, self.unit_shared // own) if own else min(by)
         return fits * warps * WARP / self.resident
@@ -120,11 +129,12 @@ SUMS = Fragment(_LANES, ((2, 0, 1), (2, 8, 0)))
 _WORDS = (4, 0, 1), (8, 1, 0)
 LEFT_TF32 = Fragment(_WORDS, ((2, 8, 0), (2, 0, 4)))
 RIGHT_TF32 = Fragment(((4, 1, 0), (8, 0, 1)), ((2, 4, 0),))
-"""How they share those of `mma.m16n8k8` of tf32. The sums are shared alike."""
+"""How they share those of `mma.m16n8k8` of tf32, and those of `mma.m16n8k32` of bytes as words of four. The
+sums are shared alike."""
 MATRICES: tuple[Row, ...] = tuple(
     Row(
-        "mma", (F32,), "x: f32[R, K], y: f32[K, C], r: f32[R, C]", "",
-        "serial i in R { serial j in C { serial k in K { r[i, j] = r[i, j] + x[i, k] * y[k, j] } } }",
+        "mma", (t,), "x: T[R, K], y: T[K, C], r: T[R, C]".replace("T", t.name), "",
+        f"serial i in R {{ serial j in C {{ serial k in K {{ r[i, j] = {added} }} }} }}",
         c=f"mma_{kind}", needs=("mma",), fragments=(left, right, SUMS),
         product=replace(by_lanes, rows=16, columns=8, terms=terms, held="fragment"),
     )
@@ -132,9 +142,16 @@ MATRICES: tuple[Row, ...] = tuple(
         (DOT1BF, "bf16", 16, LEFT, RIGHT),
         (DOT1H, "f16", 16, LEFT, RIGHT),
         (DOT1T, "tf32", 8, LEFT_TF32, RIGHT_TF32),
+        (DOT4U, "u8", 32, LEFT_TF32, RIGHT_TF32),
+        (DOT4, "s8", 32, LEFT_TF32, RIGHT_TF32),
     )
+    for t, added in [
+        (I32, f"r[i, j] + {by_lanes.name}(x[i, k], y[k, j])") if by_lanes.of_bytes
+        else (F32, "r[i, j] + x[i, k] * y[k, j]")
+    ]
 )  # fmt: skip
-"""Products of matrices. The order of a sum's terms, and how it is rounded between them, is the device's."""
+"""Products of matrices. The order of a sum's terms, and how it is rounded between them, is the device's. Sums
+of bytes are exact."""
 
 _NEEDS = {("widen", F16): "fp16", ("narrow", F16): "fp16", ("narrow", BF16): "bf16"}
 _NEEDS |= {(dot.name, I32): "dp4a" for dot in (DOT4, DOT4U)}
@@ -161,7 +178,7 @@ def of_architecture(architecture: Architecture) -> Target:
         clock=architecture.clock, l2=architecture.l2, index_bits=32, units=architecture.units,
         width=architecture.width, group=GROUP, shared=SHARED, bandwidth=architecture.bandwidth,
         startup=STARTUP, matrix_rate=architecture.matrix_rate, meets=True,
-        winograd=replace(Gpu().winograd, launch=launch), latency=LATENCY,
+        winograd=replace(Gpu().winograd, launch=launch), latency=LATENCY, asked=a.asked,
         resident=architecture.resident, unit_shared=architecture.unit_shared,
         products=(DOT4U, DOT4, *((DOT1BF, DOT1H, DOT1T) if architecture.matrix_rate else ())),
     )  # fmt: skip

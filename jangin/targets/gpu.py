@@ -55,6 +55,9 @@ class Gpu(Machine):
     """Work-items of a group at most: a limit. Templates choose groups by it."""
     shared: int = 32 << 10
     """Bytes of memory that the work-items of a group share at most: a limit. Templates make panels fit."""
+    asked: int = 0
+    """Bytes of memory that the work-items of a group share at most if their launch asks for them: a limit.
+    0 if no launch can ask."""
     bandwidth: float = 100e9
     """Bytes a second from memory. Estimates read it."""
     matrix_rate: int = 0
@@ -106,4 +109,4 @@ class Gpu(Machine):
     def memories(self) -> str:
         """The memory sizes that candidates depend on, and the units, which differ between devices of one
         architecture. They are part of the key of tuned kernels."""
-        return f"{self.units}/{self.group}/{self.shared}"
+        return f"{self.units}/{self.group}/{max(self.shared, self.asked)}"

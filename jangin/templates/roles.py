@@ -143,8 +143,8 @@ def pack_right(rec: Recorder, role: Roles, width: int, terms: int = 1) -> None:
     )
 
 
-def pack_terms(rec: Recorder, role: Roles) -> None:
-    """Pack the constant right operand [.., N, .., k..] to [.., N, k..], rounded to tf32.
+def pack_terms(rec: Recorder, role: Roles, *, rounded: bool) -> None:
+    """Pack the constant right operand [.., N, .., k..] to [.., N, k..], `rounded` to tf32 or as it is.
 
     The terms of a column are then neighbours."""
     positions, right = packing_positions(role), role.right.buffer
@@ -153,7 +153,7 @@ def pack_terms(rec: Recorder, role: Roles) -> None:
     order = *lead, column, *ks
     size = right.shape[order[-1]]
     assert isinstance(size, Const), "weights have constant sizes"
-    rec.pack(right.name, Packing(order, len(order) - 1, 1, int(size.value), rounded=True))
+    rec.pack(right.name, Packing(order, len(order) - 1, 1, int(size.value), rounded=rounded))
 
 
 def by_lane(role: Roles, stage: te.Stage, workload: Workload) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from jangin.backends.clike.module import emit_kernels, exported
 from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import DIALECT
+from jangin.backends.cuda.dialect import asked_shared
 from jangin.backends.opencl.check import run_alone
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func
@@ -37,6 +38,6 @@ class Program:
         found = []
         for order in ORDERS:
             mock.mock_order(order)
-            kernel = Kernel(self._module, exported(func))
+            kernel = Kernel(self._module, exported(func), asked_shared(func))
             found.append(run_alone(kernel, self._driver, func, arrays, symbols, groups))
         return found

@@ -1,27 +1,35 @@
-"""Products of bytes in fours, by one instruction on every GPU (`dp4a`). Their sums are exact."""
+"""Products of bytes in fours, by one instruction on every GPU (`dp4a`), or by tensor cores. Their sums are
+exact."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import alone
+import machine
 import mocked
 import numpy as np
 import pytest
+from test_cuda_warps import of_product
 
+from jangin.backends.cuda.backend import source
 from jangin.compiler.build import build
-from jangin.compiler.kernels import schedule_kernels
+from jangin.compiler.kernels import kernel_workload, schedule_kernels
 from jangin.compiler.pipeline import optimize
 from jangin.compiler.plans import make_plan
 from jangin.ir.core import Conv, Kernel, MatMul
 from jangin.ir.dtype import I8, I32, U8, DType
 from jangin.ir.expr import const
 from jangin.ir.graph import Graph
+from jangin.ir.interpret import size
 from jangin.ir.products import DOT4U
+from jangin.ir.verify import verify_func
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import resolve
+from jangin.templates.gpu import warps
 
 pytestmark = mocked.needed
 
@@ -66,6 +74,47 @@ def test_sums_of_bytes_are_exact(net: str, kind: DType, driver: Any) -> None:
     for order in (0, 5):
         driver.mock_order(order)
         np.testing.assert_array_equal(Executable(artifact)(x), want)
+
+
+MATRICES = {
+    "whole": lambda kind: product(kind, 64, 256, 64),
+    "odd": lambda kind: product(kind, 33, 148, 41),
+    "long": lambda kind: product(kind, 17, 1100, 40),
+    "window": lambda kind: window(kind, 32, 24, 7, 3, 1),
+    "strided": lambda kind: window(kind, 20, 17, 8, 3, 2),
+}
+
+
+@pytest.mark.slow  # the C++ compiler takes seconds for each kernel
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("kind", [U8, I8], ids=str)
+@pytest.mark.parametrize("name", MATRICES)
+def test_matrices_of_bytes_are_exact(name: str, kind: DType, driver: Any) -> None:
+    """Tensor cores multiply words of four bytes. The words have all bytes, the least and the greatest too."""
+    options, rng = Options(resolve("cuda:sm_80"), verify=True), np.random.default_rng()
+    made = optimize(MATRICES[name](kind), options)
+    node = next(n for n in made.nodes if of_product(n))
+    _, wanted, _ = kernel_workload(node, made, options)
+    template = warps.match(wanted)
+    assert template is not None
+    space = template.space()
+    shared = [q for q in space if "share" in q]
+    for params in (min(space, key=template.estimate), space[rng.integers(len(space))], *shared[-1:]):
+        func = template.schedule(params).func
+        verify_func(func)
+        text = source(func, options.target)
+        assert (
+            "mma_u8(" in text and "load_matrices<4, false>(" in text and "load_matrices<4, true>" not in text
+        )
+        arrays = {}
+        for p in func.params:
+            low, high = p.dtype.limits
+            arrays[p.name] = rng.integers(low, high, [size(d, {}) for d in p.shape], p.dtype.numpy, True)
+        native = machine.run(func, arrays, {}, machine.target(machine.runnable()[0]))
+        out = func.results[0].name
+        for groups in (1 << 20, 1):
+            for got in alone.Program([func], options.target).run(func, arrays, {}, groups, driver):
+                np.testing.assert_array_equal(got[out], native[out], err_msg=str(params))
 
 
 @pytest.mark.parametrize("target", ["cuda:sm_62", "cuda:sm_75", "cuda:sm_90a"])

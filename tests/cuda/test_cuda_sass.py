@@ -12,11 +12,17 @@ from pathlib import Path
 
 import pytest
 from templates.kernels import attention, conv, matmul, small_conv, small_matmul, workload
+from test_cuda_bytes import product
 from test_cuda_compile import _able
+from test_cuda_warps import of_product
 
 from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import source
+from jangin.compiler.kernels import kernel_workload
+from jangin.compiler.pipeline import optimize
+from jangin.ir.dtype import U8
 from jangin.ir.products import DOT1BF, DOT1H, DOT1T
+from jangin.options import Options
 from jangin.targets import Target, resolve
 from jangin.templates.choose import choose
 from jangin.templates.gpu.table import TEMPLATES
@@ -80,7 +86,8 @@ def test_multiply_adds_fill_the_hottest_loop(target: str, tmp_path: Path) -> Non
         loop = hottest(cubin, tmp_path)
         least = OF_WINDOWS if name == "window" else LEAST
         assert loop["FFMA"] >= least * loop.total(), (name, made.label, loop)
-        assert loop["LDS"] == 0 < loop["LDS.128"], (name, "shared memory is read word by word", loop)
+        # NVRTC loads one word again in a window's loop, instead of keeping it
+        assert loop["LDS"] <= 1 < loop["LDS.128"], (name, "shared memory is read word by word", loop)
 
 
 MATRICES = 0.50
@@ -101,14 +108,16 @@ def test_products_of_matrices_fill_the_hottest_loop(target: str, tmp_path: Path)
         check_loop(name, made, on, tmp_path, MATRICES)
 
 
-def check_loop(name: str, made: Scheduled, on: Target, folder: Path, least: float) -> Counter[str]:
+def check_loop(
+    name: str, made: Scheduled, on: Target, folder: Path, least: float, kind: str = "HMMA"
+) -> Counter[str]:
     """Return the instructions of a kernel's hottest loop. Check that at least this share of them multiplies
     matrices, and that nothing is spilled."""
     assert made.template == "warps", name
     compiled = nvrtc.for_architecture(on.cpu).compiled(source(made.func, on), on.cpu)
     assert (compiled.usage.spilled, compiled.usage.stack) == (0, 0), (name, compiled.usage)
-    loop = hottest(compiled.cubin, folder, "HMMA")
-    assert of_kind(loop, "HMMA") >= least * loop.total(), (name, made.label, loop)
+    loop = hottest(compiled.cubin, folder, kind)
+    assert of_kind(loop, kind) >= least * loop.total(), (name, made.label, loop)
     check_copies(loop)
     return loop
 
@@ -122,9 +131,9 @@ def check_copies(loop: Counter[str]) -> None:
     assert beside + loop["LDG.E.128"] > 0, loop
 
 
-PARTS, ODD = 0.35, 0.15
-"""The same share if panels aren't parts of a tap. Panels of 96 channels are thirds of a tap, so neighbours
-are of two taps. In windows of 7 x 7 over 8 channels each load is another tap's."""
+PARTS, ODD = 0.30, 0.15
+"""The same share for 192 columns, which fill three tiles of 64 but not two of 128, and if panels aren't parts
+of a tap. In windows of 7 x 7 over 8 channels each load is another tap's."""
 TF32, BOTH = 0.40, 0.28
 """The same share for tf32. Each number takes three instructions to be rounded when it is copied: those of the
 left operand, or of both. Constant weights are rounded before."""
@@ -143,6 +152,17 @@ def test_convolutions_fill_the_hottest_loop_with_matrices(target: str, tmp_path:
     ):
         made = choose(workload(built, constants=["w"], target=on), templates=TEMPLATES)
         check_loop(name, made, on, tmp_path, least)
+
+
+@pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])
+def test_products_of_bytes_fill_the_hottest_loop(target: str, tmp_path: Path) -> None:
+    """Panels of words of four bytes are copied beside the products, and loaded as matrices."""
+    options = Options(resolve(f"cuda:{target}"))
+    made = optimize(product(U8, 512, 1024, 8192), options)
+    node = next(n for n in made.nodes if of_product(n))
+    kernel = choose(kernel_workload(node, made, options)[1], templates=TEMPLATES)
+    loop = check_loop("bytes", kernel, options.target, tmp_path, MATRICES, "IMMA")
+    assert sum(n for name, n in loop.items() if name.startswith("LDGSTS")) > 0 == of_kind(loop, "STS"), loop
 
 
 @pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from jangin.backends.backend import Kernel
 from jangin.backends.clike.module import emit_kernels, exported
 from jangin.backends.cuda import nvrtc
-from jangin.backends.cuda.dialect import Cuda
+from jangin.backends.cuda.dialect import Cuda, asked_shared
 from jangin.ir.graph import CompileError
 from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
@@ -72,7 +72,9 @@ class CudaBackend:
                 later = program.ptx
         except CompileError as error:
             raise CompileError(f"{kernel.func.name}: {error}") from error
-        return Built(exported(func), target.cpu, compiler.version, program.cubin, later).packed
+        return Built(
+            exported(func), target.cpu, compiler.version, program.cubin, later, asked_shared(func)
+        ).packed
 
     def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:
         return ()

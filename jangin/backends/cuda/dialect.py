@@ -31,6 +31,17 @@ _ROWS: Mapping[tuple[str, DType], str] = MappingProxyType({
 of an operand's lane."""
 
 
+STATIC = 48 << 10
+"""Bytes of shared memory that a kernel may have without asking the driver (CUDA C++ Programming Guide)."""
+
+
+def asked_shared(func: Func) -> int:
+    """Return the bytes of shared memory that each launch of a kernel must ask for, or 0 if the kernel has its
+    memory by itself."""
+    size = shared_layout(func)[1]
+    return size if size > STATIC else 0
+
+
 class Cuda(Dialect):
     """C++17 as NVRTC compiles it with `nvrtc.OPTIONS`. All functions are device functions. A product and a
     sum are fused only if they are written as one multiply-add. The compiler assumes that signed integers
@@ -83,13 +94,16 @@ class Cuda(Dialect):
             last = numbers[-1]
             call = f"for (i64 {last} = from; {last} < from + rounds; ++{last}) {call}"
         room = max(SHARED_ALIGN, shared_layout(func)[1])
+        memory_of_group = f"__shared__ __align__({SHARED_ALIGN}) u8 shared[{room}]"
+        if asked_shared(func):
+            memory_of_group = f"ASKED_SHARED({room})"
         bounds = str(threads(func) if own else 1)
         if any(isinstance(s, For) and s.kind == "warp" for s in statements(func.body)):
             bounds += ", 1"  # the compiler would spill some registers to let more groups run side by side
         return "\n".join([
             f'extern "C" __global__ void __launch_bounds__({bounds})',
             f"{name}({', '.join(params)}) {{",
-            *([f"  __shared__ __align__({SHARED_ALIGN}) u8 shared[{room}];"] if own else []),
+            *([f"  {memory_of_group};"] if own else []),
             "  const i64 groups = gridDim.x, group = blockIdx.x;",
             "  const i64 lo = groups == tasks ? group : tasks * group / groups;",
             "  const i64 hi = groups == tasks ? group + 1 : tasks * (group + 1) / groups;",

@@ -31,6 +31,11 @@ DP4A(dp4a_s8, "s32") DP4A(dp4a_u8, "u32")
     "{%8, %9}, {%0, %1, %2, %3};" : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
     : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(y[0]), "r"(y[1])); }
 MMA(mma_bf16, "bf16.bf16") MMA(mma_f16, "f16.f16")
+#define MMA_BYTES(name, type) static __forceinline__ void name(i32 *c, const i32 *a, const i32 *b) { \
+  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32." type ".s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, " \
+    "{%8, %9}, {%0, %1, %2, %3};" : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3]) \
+    : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); }
+MMA_BYTES(mma_u8, "u8") MMA_BYTES(mma_s8, "s8")
 static __forceinline__ void mma_tf32(f32 *c, const f32 *a, const f32 *b) {
   u32 x[4], y[2]; memcpy(x, a, sizeof x); memcpy(y, b, sizeof y);
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
@@ -43,6 +48,7 @@ template <int TO, int FROM> static __forceinline__ void copy_apart(void *to, con
     :: "r"(at), "l"(__cvta_generic_to_global(from)), "r"(size), "n"(TO), "n"(FROM) : "memory");
 }
 static __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+#define ASKED_SHARED(bytes) extern __shared__ __align__(16) u8 shared[]
 #define LDMATRIX(kind) asm volatile("ldmatrix.sync.aligned.m8n8.x" kind
 template <int N, bool TRANSPOSED, class T>
 static __forceinline__ void load_matrices(T *to, const T *row) {

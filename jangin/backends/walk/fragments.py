@@ -279,8 +279,9 @@ def _row(target: Target, total: Load, left: Load, right: Load) -> Row | None:
     for row in target.fragment_rows:
         p = row.product
         assert p is not None
-        rows, columns, terms = map(const, (p.rows, p.columns, p.terms))
-        wanted = (p.left, (rows, terms)), (p.right, (terms, columns)), (p.total, (rows, columns))
+        rows, columns, terms = map(const, (p.rows, p.columns, p.words))
+        types = (p.word, p.word) if p.of_bytes else (p.left, p.right)
+        wanted = (types[0], (rows, terms)), (types[1], (terms, columns)), (p.total, (rows, columns))
         if (shape(left), shape(right), shape(total)) == wanted:
             return row
     return None

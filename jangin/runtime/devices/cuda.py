@@ -54,7 +54,7 @@ class CudaDriver:
     def load(self, packed: Built, target: str) -> Kernel:
         own = self.device.takes(packed.architecture)
         try:
-            return Kernel(Module(self._in, packed.cubin if own else packed.ptx), packed.kernel)
+            return Kernel(Module(self._in, packed.cubin if own else packed.ptx), packed.kernel, packed.shared)
         except Error as error:
             raise LoadError(f"{self} doesn't take the code: {error}{self._remedy(packed)}") from error
 

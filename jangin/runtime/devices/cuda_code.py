@@ -8,7 +8,9 @@ from itertools import accumulate, pairwise
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 
-_HEAD = struct.Struct("<HHIIII")
+_HEAD = struct.Struct("<HHIIIII")
+_OLD = struct.Struct("<HHIIII")
+"""The head of kernels whose launches ask for no shared memory, of earlier versions of Jangin."""
 
 
 @dataclass(frozen=True)
@@ -18,28 +20,32 @@ class Built:
     - `architecture` is the architecture that `cubin` is for.
     - `version` is the version of NVRTC that compiled the kernel.
     - `cubin` is machine code.
-    - `ptx` is text that the drivers of later devices compile."""
+    - `ptx` is text that the drivers of later devices compile.
+    - `shared` is the bytes of shared memory that a launch must ask for."""
 
     kernel: str
     architecture: str
     version: tuple[int, int]
     cubin: bytes
     ptx: bytes
+    shared: int = 0
 
     @property
     def packed(self) -> bytes:
         parts = self.kernel.encode(), self.architecture.encode(), self.cubin, self.ptx
-        return _HEAD.pack(*self.version, *map(len, parts)) + b"".join(parts)
+        return _HEAD.pack(*self.version, *map(len, parts), self.shared) + b"".join(parts)
 
     @classmethod
     def of(cls, code: bytes) -> Built:
         """Unpack the code from the bytes that `packed` made. Raises LoadError if they are damaged."""
         try:
-            major, minor, *lengths = _HEAD.unpack_from(code)
+            major, minor, *lengths, shared = _HEAD.unpack_from(code)
             ends = [*accumulate(lengths, initial=_HEAD.size)]
+            if ends[-1] != len(code) == sum(lengths) + _OLD.size:
+                ends, shared = [*accumulate(lengths, initial=_OLD.size)], 0
             if ends[-1] != len(code):
                 raise LoadError(f"a kernel's code is damaged: it has {len(code)} bytes, not {ends[-1]}")
             kernel, architecture, cubin, ptx = (code[a:b] for a, b in pairwise(ends))
-            return cls(kernel.decode(), architecture.decode(), (major, minor), cubin, ptx)
+            return cls(kernel.decode(), architecture.decode(), (major, minor), cubin, ptx, shared)
         except (struct.error, UnicodeDecodeError) as error:
             raise LoadError(f"a kernel's code is damaged: {error}") from None

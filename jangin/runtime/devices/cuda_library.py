@@ -28,6 +28,9 @@ PAGE = 4096
 STAGED = 1 << 20
 """Arrays of at most this many bytes are copied through pinned memory. Larger ones gain nothing, because the
 driver itself copies them through pinned memory in pieces."""
+MOST_SHARED = 8
+"""The attribute of a kernel that allows its launches to ask for so many bytes of shared memory
+(`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`)."""
 MOST_GROUPS = (1 << 31) - 1
 """The most groups of a launch (CUDA C++ Programming Guide, technical specifications)."""
 
@@ -76,6 +79,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cuModuleLoadDataEx": (_HANDLE, ctypes.c_char_p, _UINT, _HANDLE, _HANDLE),
     "cuModuleGetFunction": (_HANDLE, _HANDLE, ctypes.c_char_p),
     "cuModuleUnload": (_HANDLE,),
+    "cuFuncSetAttribute": (_HANDLE, _INT, _INT),
     "cuLaunchKernel": (_HANDLE, *(_UINT,) * 7, _HANDLE, _HANDLE, _HANDLE),
 }
 """The driver's functions, with their arguments' types. Each returns a status."""
@@ -451,17 +455,20 @@ class Module(_Object):
 
 
 class Kernel:
-    """A module's kernel, with arguments and a size of its own."""
+    """A module's kernel, with arguments and a size of its own. Each launch asks for `shared` bytes of shared
+    memory."""
 
-    def __init__(self, module: Module, name: str) -> None:
-        self._module, self._name = module, name
+    def __init__(self, module: Module, name: str, shared: int = 0) -> None:
+        self._module, self._name, self._shared = module, name, shared
         self._function = module.context.made("cuModuleGetFunction", module.handle, name.encode())
+        if shared:
+            module.context.call("cuFuncSetAttribute", self._function, MOST_SHARED, shared)
         self._values: dict[int, ctypes.c_int64] = {}
         self._given: Any = None
         self._groups = self._local = 1
 
     def copy(self) -> Kernel:
-        return Kernel(self._module, self._name)
+        return Kernel(self._module, self._name, self._shared)
 
     def set_arg(self, number: int, value: int | Buffer) -> None:
         word = value if isinstance(value, int) else value.handle
@@ -479,8 +486,7 @@ class Kernel:
         if self._given is None:
             places = (ctypes.addressof(self._values[n]) for n in range(len(self._values)))
             self._given = (_HANDLE * len(self._values))(*places)
-        shared = 0
-        size = self._groups, 1, 1, self._local, 1, 1, shared
+        size = self._groups, 1, 1, self._local, 1, 1, self._shared
         self._module.context.call("cuLaunchKernel", self._function, *size, queue.handle, self._given, None)
 
     def seconds(self, queue: Queue) -> float:

@@ -49,8 +49,8 @@ TILES = (
     (1, 4, 2, 2), (1, 4, 1, 4), (1, 4, 1, 2),
 )  # fmt: skip
 """Tiles to try: warps down and across a group's tile, then matrices down and across of each warp."""
-DEPTHS = (128, 64)
-"""Bytes of each row of a panel to try."""
+DEPTHS, MOST_DEPTH = (128, 64), 192
+"""Bytes of each row of a panel to try, and the most of a window's tap."""
 FETCHED, STAGED = 1, 2
 """Ways to copy the next panels beside a panel's products: through registers, or to second buffers of shared
 memory (`cp.async`)."""
@@ -67,8 +67,9 @@ KEPT = 1024
 MOST_REGISTERS = 200
 """Registers of a work-item for its sums and for the elements fetched ahead. It has 255 (CUDA C++ Programming
 Guide), and matrices and addresses need some too."""
-GATHER = 3
-"""Registers of a work-item for each load of a convolution's image: its row, column and address."""
+GATHER, STAGED_GATHER = 3, 10
+"""Registers of a work-item for each load of a convolution's image: its row, column and address. Copies to
+second buffers have two of them, and NVRTC keeps parts of the next ones."""
 COPIED, GATHERED, COUNTED = 6, 14, 24
 """Instructions of a warp for each load of 16 bytes, for each that tests for the image's border, and for each
 panel. They are counted in NVRTC's code."""
@@ -89,7 +90,7 @@ def match(workload: Workload) -> WarpProduct | None:
     (stage,) = workload.stages
     small, role = product_of(stage.body), roles(stage, guarded=True)
     row = workload.target.matrix_row(small) if small is not None else None
-    if row is None or row.product is None or role is None or role.groups > 1:
+    if row is None or not row.fragments or row.product is None or role is None or role.groups > 1:
         return None
     if role.left.buffer.name == role.right.buffer.name:
         return None
@@ -108,10 +109,14 @@ class WarpProduct(Template):
     role: Roles
     matrix: Product
     name = "warps"
+    by_terms: bool = False
+    """Constant weights are packed with a column's terms as neighbours, as instructions load elements of 4
+    bytes. Loads of smaller ones can transpose matrices."""
 
     def __post_init__(self) -> None:
         p, role = self.workload, self.role
         self.gpu = p.gpu
+        self.most_shared = max(p.gpu.shared, p.gpu.asked)
         size = {a.var.name: p.size(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes)}
         self.rows = math.prod(size[r] for r in role.rows)
         self.columns = size[role.column]
@@ -119,6 +124,7 @@ class WarpProduct(Template):
         self.batches = math.prod(size[b] for b in role.batch)
         self.packed = role.right.buffer.name in p.constants and packing_positions(role) is not None
         self.element = role.left.dtype.bytes
+        self.by_terms = self.element > HALF
         self.whole = self._in_rows(role.left, role.rows[-1]), self._in_rows(role.right, role.column)
         self.fixed = all(constant(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes))
         self.gathers = sum(size[k] > 1 for k in role.k) > 1
@@ -127,23 +133,26 @@ class WarpProduct(Template):
         """Return whether an operand is copied 16 bytes at a time."""
         axes = {a.var.name: a.extent for a in (*self.stage.axes, *self.stage.reduce_axes)}
         across = [axes[n] for n in (line, self.role.k[-1]) if runs(load, n, self.workload)]
+        if load is self.role.right and self.packed:
+            across = [axes[self.role.k[-1]]]
         size = constant(across[0]) if across else None
-        packed = load is self.role.right and self.packed and not self.matrix.rounds
+        packed = load is self.role.right and self.packed and not self.by_terms
         return packed or (size is not None and size % self.gpu.lanes(self.element) == 0)
 
     def _registers(self, params: Params) -> int:
         """Return the registers of a work-item for its sums and for the elements fetched ahead. An element
         that is copied alone takes one, and so does its condition. A gathered load also takes `GATHER`."""
-        each = 4 // self.element
+        of_word = 4 // self.element
         registers = 4 * params["tm"] * params["tn"]
         for load, lines, whole in zip(
             (self.role.left, self.role.right), self.shape(params), self.whole, strict=True
         ):
             elements = lines * params["bk"] // (WARP * params["wm"] * params["wn"])
             if params["ahead"] == FETCHED:
-                registers += elements // each if whole else 2 * elements
+                registers += elements // of_word if whole else 2 * elements
             if load is self.role.left and self.gathers:
-                registers += GATHER * elements // (self.gpu.lanes(self.element) if whole else 1)
+                each = STAGED_GATHER if params["ahead"] == STAGED else GATHER
+                registers += each * elements // (self.gpu.lanes(self.element) if whole else 1)
         return registers
 
     def shape(self, params: Params) -> tuple[int, int]:
@@ -156,13 +165,12 @@ class WarpProduct(Template):
     def space(self) -> Sequence[Params]:
         choices = list[Params]()
         for wm, wn, tm, tn in TILES:
-            for depth in DEPTHS:
-                bk = depth // self.element
+            for bk in self._depths():
                 params = {"wm": wm, "wn": wn, "tm": tm, "tn": tn, "bk": bk}
                 params["ahead"] = 0 if self.depth <= bk else STAGED if self._staged(params) else FETCHED
                 threads = WARP * wm * wn
                 copied = self.gpu.lanes(self.element) * threads
-                fits = self._shared(params) <= self.gpu.shared and self._registers(params) <= MOST_REGISTERS
+                fits = self._shared(params) <= self.most_shared and self._registers(params) <= MOST_REGISTERS
                 if (
                     threads <= self.gpu.group
                     and fits
@@ -171,6 +179,15 @@ class WarpProduct(Template):
                     choices.append(params)
                     choices += [{**params, "share": n} for n in self._shares(params)]
         return choices
+
+    def _depths(self) -> Sequence[int]:
+        """Return the terms of panels to try. A panel that is one tap of a window needs no division for its
+        loads."""
+        depths = [d // self.element for d in DEPTHS]
+        taps = {a.var.name: constant(a.extent) for a in self.stage.reduce_axes}
+        tap = taps[self.role.k[-1]] or 0
+        fits = self.gathers and tap % self.matrix.words == 0 and DEPTHS[-1] < tap * self.element <= MOST_DEPTH
+        return depths if tap in depths or not fits else [tap, *depths]
 
     def _shares(self, params: Params) -> Sequence[int]:
         return (
@@ -184,7 +201,7 @@ class WarpProduct(Template):
     def _staged(self, params: Params) -> bool:
         """Return whether both panels are copied beside the products. Numbers that are rounded go through
         registers."""
-        return not self.matrix.rounds and all(self.whole) and 2 * self._shared(params) <= self.gpu.shared
+        return not self.matrix.rounds and all(self.whole) and 2 * self._shared(params) <= self.most_shared
 
     def _shared(self, params: Params) -> int:
         """Return the bytes of a group's panels."""
@@ -250,12 +267,13 @@ class _Tiler:
     def run(self) -> None:
         do, role, q, matrix = self.rec.do, self.role, self.params, self.product.matrix
         packed, rounds = self.product.packed, matrix.rounds
-        if packed and rounds:
-            pack_terms(self.rec, role)
+        by_terms = self.product.by_terms
+        if packed and by_terms:
+            pack_terms(self.rec, role, rounded=rounds)
         elif packed:
             pack_right(self.rec, role, self.product.shape(q)[1])
         rows_run = runs(role.left, role.rows[-1], self.product.workload)
-        columns_run = not rounds if packed else runs(role.right, role.column, self.product.workload)
+        columns_run = not by_terms if packed else runs(role.right, role.column, self.product.workload)
         row, c = fuse_all(self.rec, role.rows, "m"), role.column
         k = split_terms(self.rec, role.k, q["bk"], self.acc, q.get("share", 0))
         for loop, warps, each, size in (
@@ -265,11 +283,11 @@ class _Tiler:
             do("split", loop, warps * each * size)
             do("split", f"{loop}i", each * size)
             do("split", f"{loop}ii", size)
-        do("split", f"{k}i", matrix.terms)
+        do("split", f"{k}i", matrix.words)
         warp, tiles, lines = ([f"{loop}{part}" for loop in (row, c)] for part in ("io", "iio", "iii"))
         terms = [f"{k}io", f"{k}ii"]
         do("reorder", [*role.batch, f"{row}o", f"{c}o", *warp, *tiles, *lines])
-        padded = (role.right.buffer.name,) if packed and not rounds else ()
+        padded = (role.right.buffer.name,) if packed and not by_terms else ()
         do("privatize", self.acc, [*warp, *tiles, *lines], padded)
         do("reorder", [*warp, terms[0], *tiles, *lines, terms[1]])
         down, across = ([f"{loop}io", f"{loop}iio", f"{loop}iii"] for loop in (row, c))

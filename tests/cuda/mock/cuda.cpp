@@ -42,7 +42,12 @@ typedef std::function<int()> Work;
 struct Graph { std::vector<Work> nodes; };
 struct Stream { std::vector<Work> waiting; Graph *capture; };
 struct Module { void *library; };
-struct Function { int (*launch)(void **, unsigned, unsigned, unsigned); unsigned arguments; std::string name; };
+struct Function {
+  int (*launch)(void **, unsigned, unsigned, unsigned, unsigned);
+  unsigned arguments;
+  std::string name;
+  unsigned most_shared = 48 << 10;
+};
 struct Event { double at; Stream *of; };
 struct Memory { char *map; size_t mapped, size; };
 
@@ -116,7 +121,7 @@ template <class M> static bool holds(const M &all, Address at, size_t size) {
 static sigjmp_buf out;
 static void signalled(int number) { siglongjmp(out, number); }
 
-static int run(const Function &f, std::vector<Address> given, unsigned groups, unsigned threads) {
+static int run(const Function &f, std::vector<Address> given, unsigned groups, unsigned threads, unsigned shared) {
   ++launched;
   if (launches_left == 0) return DEVICE_UNAVAILABLE;
   if (launches_left > 0) --launches_left;
@@ -133,7 +138,7 @@ static int run(const Function &f, std::vector<Address> given, unsigned groups, u
   for (int n = 0; n < 3; ++n) sigaction(numbers[n], &act, &old[n]);
   int result;
   const int number = sigsetjmp(out, 1);
-  if (number == 0) result = f.launch(places.data(), groups, threads, order) ? LAUNCH_FAILED : SUCCESS;
+  if (number == 0) result = f.launch(places.data(), groups, threads, order, shared) ? LAUNCH_FAILED : SUCCESS;
   else result = number == SIGILL ? MISALIGNED_ADDRESS : ILLEGAL_ADDRESS;  // the compiler traps by SIGILL
   for (int n = 0; n < 3; ++n) sigaction(numbers[n], &old[n], nullptr);
   sigaltstack(&before, nullptr);
@@ -363,17 +368,24 @@ int cuModuleGetFunction(Function **made, Module *of, const char *name) {
   void *launch = dlsym(of->library, (std::string(name) + "_launch").c_str());
   void *count = dlsym(of->library, (std::string(name) + "_arguments").c_str());
   if (!launch || !count) return NOT_FOUND;
-  *made = new Function{(int (*)(void **, unsigned, unsigned, unsigned))launch, ((unsigned (*)())count)(), name};
+  *made = new Function{(int (*)(void **, unsigned, unsigned, unsigned, unsigned))launch, ((unsigned (*)())count)(), name};
+  return SUCCESS;
+}
+int cuFuncSetAttribute(Function *f, int attribute, int value) {
+  READY;
+  if (attribute != 8 || value > 227 << 10) return INVALID_VALUE;
+  f->most_shared = value;
   return SUCCESS;
 }
 int cuModuleUnload(Module *m) { READY; drain_all(); objects.erase(m); delete m; return SUCCESS; }
 int cuLaunchKernel(
-    Function *f, unsigned groups, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz, unsigned,
-    Stream *s, void **given, void **) {
+    Function *f, unsigned groups, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
+    unsigned shared, Stream *s, void **given, void **) {
   READY;
   if (!groups || !threads || threads > 1024 || y * z * ty * tz != 1) return INVALID_VALUE;
+  if (shared > f->most_shared) return INVALID_VALUE;
   std::vector<Address> values;
   for (unsigned n = 0; n < f->arguments; ++n) values.push_back(*(Address *)given[n]);
-  return enqueue(s, [=] { return run(*f, values, groups, threads); });
+  return enqueue(s, [=] { return run(*f, values, groups, threads, shared); });
 }
 }

@@ -96,6 +96,7 @@ static ucontext_t origin;
 static int current;
 static void (*work)();
 static bool uneven;
+static unsigned asked;  // bytes of shared memory that the launch asks for
 static int size;  // work-items of a group
 
 static int copying[1024];  // copies of each that haven't arrived
@@ -191,7 +192,9 @@ template <class... A, size_t... I> static void call(void (*kernel)(A...), void *
 }
 // 0, or 1 if some work-items ended while others waited at a barrier.
 template <class... A>
-static int launch(void (*kernel)(A...), void **given, unsigned groups, unsigned threads, unsigned order) {
+static int launch(void (*kernel)(A...), void **given, unsigned groups, unsigned threads, unsigned order,
+                  unsigned shared) {
+  asked = shared;
   call(kernel, given, typename Below<sizeof...(A)>::T());
   unsigned *numbers = (unsigned *)malloc(groups * sizeof *numbers);
   draw(numbers, groups, &order);
@@ -365,12 +368,56 @@ static void mma_tf32(f32 *c, const f32 *a, const f32 *b) {
   for (int i = 0; i < 2; ++i) y[i] = of_tf32(b[i]);
   shim::mma(8, c, x, 4, shim::a8, y, 2, shim::b8);
 }
+// "Matrix Fragments for mma.m16n8k32" with .u8 or .s8: registers of four elements each, the first the lowest.
+namespace shim {
+// row = groupID for ai where 0 <= i < 4 || 8 <= i < 12, groupID + 8 otherwise
+// col = (threadID_in_group * 4) + (i & 0x3) for ai where i < 8, that + 16 for ai where i >= 8
+static At abyte(int laneid, int i) {
+  const Holder h = holder(laneid);
+  const int row = ((0 <= i && i < 4) || (8 <= i && i < 12)) ? h.groupID : h.groupID + 8;
+  const int col = h.threadID_in_group * 4 + (i & 0x3);
+  return {row, i < 8 ? col : col + 16};
+}
+// row = (threadID_in_group * 4) + (i & 0x3) for bi where i < 4, that + 16 for bi where i >= 4; col = groupID
+static At bbyte(int laneid, int i) {
+  const Holder h = holder(laneid);
+  const int row = h.threadID_in_group * 4 + (i & 0x3);
+  return {i < 4 ? row : row + 16, h.groupID};
+}
+static int byte_of(const int *words, int i, bool is_signed) {
+  const unsigned byte = (unsigned)words[i / 4] >> 8 * (i % 4) & 255;
+  return is_signed ? (int)(byte ^ 128) - 128 : (int)byte;
+}
+struct Bytes { int a[16][32], b[32][8], c[16][8]; };
+static Bytes bytes[1024 / WARP];
+// Without .satfinite the sums wrap.
+static void mma_bytes(bool is_signed, int *c, const int *a, const int *b) {
+  Bytes &m = bytes[current / WARP];
+  for (int i = 0; i < 16; ++i) { const At at = abyte(lane(), i); m.a[at.row][at.col] = byte_of(a, i, is_signed); }
+  for (int i = 0; i < 8; ++i) { const At at = bbyte(lane(), i); m.b[at.row][at.col] = byte_of(b, i, true); }
+  for (int i = 0; i < 4; ++i) { const At at = c32(lane(), i); m.c[at.row][at.col] = c[i]; }
+  wait(FOR_WARP);
+  for (int i = 0; i < 4; ++i) {
+    const At at = c32(lane(), i);
+    unsigned sum = m.c[at.row][at.col];
+    for (int k = 0; k < 32; ++k) sum += (unsigned)(m.a[at.row][k] * m.b[k][at.col]);
+    c[i] = (int)sum;
+  }
+  wait(FOR_WARP);
+}
+}  // namespace shim
+static void mma_u8(int *c, const int *a, const int *b) { shim::mma_bytes(false, c, a, b); }
+static void mma_s8(int *c, const int *a, const int *b) { shim::mma_bytes(true, c, a, b); }
 // An address of 32-bit elements is one of pairs of 16 bits.
 template <int N, bool TRANS, class T> static void load_matrices(T *to, const T *row) {
   shim::ldmatrix(N, TRANS, (u16 *)to, (const u16 *)row);
 }
 
+// Shared memory that a launch asks for. A kernel that asked for less ends.
+#define ASKED_SHARED(bytes) static __attribute__((section("shim_shared"), aligned(16))) unsigned char shared[bytes]; \
+  if (shim::asked < bytes) __builtin_trap()
+
 #define LAUNCHABLE(name) \
-  extern "C" int name##_launch(void **given, unsigned groups, unsigned threads, unsigned order) { \
-    return shim::launch(name, given, groups, threads, order); } \
+  extern "C" int name##_launch(void **given, unsigned groups, unsigned threads, unsigned order, unsigned shared) { \
+    return shim::launch(name, given, groups, threads, order, shared); } \
   extern "C" unsigned name##_arguments() { return shim::arguments(name); }
