@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 UNITS = {"latency": "ms", "energy": "mJ", "edp": "mJ·s"}
 """The units of a thousandth of each objective's figure."""
+NEAR = 1 / 1.1
+"""The least share of the untuned time at which a kernel's first choice still counts as good."""
 ROWS = 30
 """The most kernels that the table lists."""
 DEFECTS = 3
@@ -228,6 +230,12 @@ def summary(found: Outcome, threads: int, libraries: Sequence[str], objective: s
         f"{len(found.kernels)} kernels: {tried} candidates tried ({earlier} before this), {pruned} pruned, "
         f"{changed} kernels changed; {found.spent:.0f} s" + (", stopped" if found.stopped else "")
     ]
+    if tried:
+        near = sum(r.gain >= NEAR for r in found.kernels if r.tried)
+        lines.append(
+            f"the estimate's first choice is within {1 / NEAR - 1:.0%} of the best for {near} of "
+            f"{sum(bool(r.tried) for r in found.kernels)} kernels that were measured"
+        )
     for name in libraries:
         with_it = sum(name in r.tried for r in found.kernels)
         won = sum(r.best.template == name for r in found.kernels)
@@ -263,6 +271,7 @@ def _plain(r: Tuned) -> dict[str, object]:
         "first": str(r.first),
         "best": str(r.best),
         "tried": dict(r.tried),
+        "attempts": [asdict(a) for a in r.attempts],
         "sources": [s._asdict() for s in r.sources],
     }
     return {**plain, "after": r.after}

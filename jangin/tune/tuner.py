@@ -61,6 +61,16 @@ FINAL_ROUNDS = 12
 """The least number of rounds in this comparison. Each round runs both models."""
 
 
+@dataclass(frozen=True)
+class Attempt:
+    """A candidate that was measured. `estimated` is its estimated time, and `measured` the time found, as
+    shares of the first candidate's."""
+
+    candidate: str
+    estimated: float
+    measured: float
+
+
 @dataclass
 class Tuned:
     """The outcome for one kernel, which computes the nodes `sources`. Seconds are those of all its launches
@@ -68,7 +78,8 @@ class Tuned:
 
     `gain` is the ratio of the best candidate's figure to the first one's, by the objective. `bound` is the
     time at the processor's full rate. `tried` counts measured candidates, by template or library. `earlier`
-    counts those that an earlier tuning had measured, and `pruned` those that were left out."""
+    counts those that an earlier tuning had measured, and `pruned` those whose estimates were too far from the
+    best. `attempts` tells each that was measured, the quickest by its estimate first."""
 
     name: str
     sources: Sources
@@ -81,6 +92,7 @@ class Tuned:
     tried: Counter[str] = field(default_factory=Counter)
     earlier: int = 0
     pruned: int = 0
+    attempts: list[Attempt] = field(default_factory=list)
 
     @property
     def after(self) -> float:
@@ -116,8 +128,8 @@ class TuningKernel:
     """A kernel with the candidates that remain.
 
     `way` is the current best, and `queue` has the candidates still to be tried. `seen` has the texts of tried
-    candidates, and `tried` their names. `earlier` is the speed-up over untuned that an earlier tuning
-    found."""
+    candidates, and `tried` their names. `earlier` is the speed-up over untuned that an earlier tuning found.
+    `estimates` are in seconds, by candidate."""
 
     digest: str
     node: Node
@@ -129,6 +141,7 @@ class TuningKernel:
     tried: set[str]
     earlier: float
     hope: float = 1.0
+    estimates: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def promise(self) -> float:
@@ -255,7 +268,16 @@ class TuningModel:
         possible = self._trial(node, workload).possible
         gained = known.untuned / known.seconds if known and known.better and known.candidate == first else 1.0
         return TuningKernel(
-            digest, node, workload, way, report, queue if possible else [], {_text(way)}, tried, gained
+            digest,
+            node,
+            workload,
+            way,
+            report,
+            queue if possible else [],
+            {_text(way)},
+            tried,
+            gained,
+            estimates={str(c): s for c, s in ranked},
         )
 
     def _trial(self, node: Node, workload: Workload) -> Trial:
@@ -305,13 +327,17 @@ class TuningModel:
         if len(ways) > 1:
             race = self._trial(kernel.node, kernel.workload).build(ways)
             times = race.time(SCREEN_SECONDS)
+            own = kernel.estimates.get(str(report.first), math.nan)
+            for candidate, found in zip([*seen.values()][1:], times[1:], strict=True):
+                guess = kernel.estimates.get(str(candidate), math.nan) / own
+                report.attempts.append(Attempt(str(candidate), guess, found.ratio * report.gain))
             hopeful = sorted(range(1, len(ways)), key=lambda i: times[i].ratio)[:2]
             if self.meter is None:
-                own, *again = race.time(RACE_SECONDS, [0, *hopeful])
+                best_now, *again = race.time(RACE_SECONDS, [0, *hopeful])
             else:
-                own, *again = race.costs(self.meter, self.options.objective, [0, *hopeful])
+                best_now, *again = race.costs(self.meter, self.options.objective, [0, *hopeful])
             timing, best = min(zip(again, hopeful, strict=True), key=lambda x: x[0].ratio)
-            gain = max(timing.ratio, timing.least / own.least)
+            gain = max(timing.ratio, timing.least / best_now.least)
             if gain <= MARGIN and timing.high < 1:
                 kernel.way, report.best, kernel.hope = ways[best], list(seen.values())[best], 1.0
                 report.gain *= gain

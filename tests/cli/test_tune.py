@@ -34,6 +34,10 @@ def test_it_reports_and_keeps(cli: Cli, model: Path, tmp_path: Path) -> None:
     data = json.loads(figures.read_text())
     assert data["threads"] == 1
     assert len(data["kernels"]) >= 3
+    attempts = [a for k in data["kernels"] for a in k["attempts"]]
+    assert len(attempts) == sum(sum(k["tried"].values()) for k in data["kernels"])
+    assert all(a["candidate"] and a["estimated"] > 0 and a["measured"] > 0 for a in attempts)
+    assert "the estimate's first choice is within 10% of the best for" in done.out
     assert (tmp_path / "cache" / "tuned.sqlite").is_file()
     again = cli("tune", model, "--shape", "batch=1", "--budget", "0s", "--threads", 1)
     tried = sum(sum(k["tried"].values()) for k in data["kernels"])
