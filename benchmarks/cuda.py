@@ -1,15 +1,17 @@
 """Measure an NVIDIA GPU: errors, bandwidth, products, networks and launches. The most valuable figures come
 first.
 
-    python3 -m venv .venv && .venv/bin/pip install -q '.[cuda]' onnxruntime-gpu
-    .venv/bin/python benchmarks/cuda.py --minutes 7 [--device cuda:0] [--json cuda.json] [--only products]
+    python3 benchmarks/cuda.py --minutes 7 --json cuda.json [--device cuda:0] [--only products] [--part 1]
 
-Each job runs in a process of its own, for at most --seconds. Errors are found first, side by side, which also
-compiles the networks. Times are taken one after the other. No job begins after --minutes. Figures are written
-as soon as a job ends, and a second call continues from there. The last lines say what to read, with the bar
-of each figure. Networks and weights are made from a seed. `--small` takes sizes for a simulated device.
-Columns stay empty if their package is missing: PyTorch (for cuBLAS), ONNX Runtime with its CUDA provider, or
-NVIDIA's compute-sanitizer.
+This is the command to run first where a GPU is. It needs NumPy, onnx, llvmlite and NVRTC, which PyTorch's
+packages have, and no network. Each job runs in a process of its own, so that a crash or a hang stops no
+other. It ends after --seconds, or when --minutes are over. Figures are written as soon as a job ends, and a
+second call continues from there. Errors are found side by side, which also compiles the networks. Times are
+taken one after the other. The jobs are in three parts, each made to take at most 3 minutes on an H100.
+
+The last lines say what to read, with every bar beside its figure. Networks and weights are made from a seed.
+`--small` takes sizes for a simulated device. Columns stay empty if their package is missing: PyTorch with
+cuBLAS, torchvision, transformers, or NVIDIA's compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -23,20 +25,23 @@ import ctypes
 import json
 import os
 import shutil
-import statistics
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from gpu_networks import NETWORKS, feeds, product, windows
+from cuda_bars import reading
+from cuda_peers import REPEATS, ours_on_device, run_seconds, torch_network, torch_product
+from gpu_networks import NETWORKS, feeds, product, product_of_bytes, windows
 from sections import Section, Table
 
 import jangin
@@ -44,55 +49,87 @@ from jangin.runtime.devices.cuda_devices import Found, select
 
 sys.path.remove(str(Path(__file__).parent))  # `import cuda` then finds NVIDIA's package, not this file
 
-SECONDS = 180
+SECONDS = 150
 """The most seconds of a job. A GPU may be available for minutes only."""
-REPEATS, SETTLE = 20, 3
-"""The number of runs that are timed, and of runs before."""
 NOT_FINITE = "the results aren't finite"
-ERRORS = {"float32": 1e-5, "tf32": 5e-3, "bfloat16": 5e-2, "float16": 1e-2}
-"""Most error of a result, as a share of its largest number. Sums are f32, and 16-bit results have 8 or 11
-bits. Numbers of tf32 have 11. The errors of networks grow with their layers."""
-OF_CUBLAS = {"float32": 0.9, "tf32": 0.6, "bfloat16": 0.6, "float16": 0.6}
-"""The least share of cuBLAS's speed that a product should have."""
-OF_RUNTIME = {1: 1.2}
-"""The least share of ONNX Runtime's speed that a network should have, by its batch; 0.9 for other batches."""
 TF32 = "tf32"
 """Products of float32 whose numbers are rounded to tf32."""
 Row = dict[str, Any]
 
 
-def jobs(small: bool) -> Iterator[tuple[str, Callable[[str], Row]]]:
-    """Yield every job with its name, the most valuable first."""
-    sizes = (16, 33) if small else (1024, 4096, 2048, 512, 256, 8192)
-    batches = {"squeezenet": (1,), "mobilenetv2": (1,), "resnet50": (1, 64), "bert": (1, 32), "gpt2": (1,)}
-    kinds = ("float32", "bfloat16", "float16")
-    for kind in ("bfloat16", "float16", "tf32"):  # whole tiles of the tensor cores, then others
-        yield f"errors/matrices/{kind}", lambda on, k=kind: product_error(on, k, *[64 if small else 512] * 3)
-    for n, kind in ((333, "float32"), (333, "bfloat16"), (333, "float16"), (333, "tf32")):
-        size = 17 if small else n
-        yield (
-            f"errors/product/{kind}",
-            lambda on, n=size, kind=kind: product_error(on, kind, n, n + 8, n - 2),
-        )
-    for kind in (*kinds, "tf32"):
-        yield f"errors/windows/{kind}", lambda on, k=kind: windows_error(on, k)
-    for name in ("resnet50", "bert", "mobilenetv2", "squeezenet", "gpt2"):
-        for kind in kinds:
-            yield f"errors/{name}/{kind}", lambda on, a=name, k=kind: network_error(on, a, k, small)
+Job = Callable[[str], Row]
+
+
+def parts(small: bool) -> tuple[dict[str, Job], ...]:
+    """Return the jobs by name, in three parts, the most valuable first."""
+    return first_part(small), second_part(small), third_part(small)
+
+
+def first_part(small: bool) -> dict[str, Job]:
+    """Return the jobs that tell whether results are right: fragments of matrices, shared tiles, networks."""
+    made: dict[str, Job] = {}
+    whole, odd = (64, 17) if small else (512, 333)
+    for kind in ("bfloat16", "float16", TF32):  # whole tiles of the tensor cores
+        made[f"errors/matrices/{kind}"] = product_job(kind, whole, whole, whole)
+    made["errors/bytes/int8"] = partial(bytes_error, rows=whole, terms=whole, columns=whole)
+    for kind in ("float32", "bfloat16", "float16", TF32):
+        made[f"errors/product/{kind}"] = product_job(kind, odd, odd + 8, odd - 2)
+        made[f"errors/shared/{kind}"] = product_job(kind, 33, 80 * odd, 40)  # groups share tiles
+        made[f"errors/windows/{kind}"] = partial(windows_error, kind=kind)
+    for name, kind in ((n, k) for n in ("resnet50", "bert") for k in ("float32", "bfloat16")):
+        made[f"errors/{name}/{kind}"] = partial(network_error, name=name, kind=kind, small=small)
     for tool in ("memcheck", "racecheck"):
-        yield f"sanitizer/{tool}", lambda on, t=tool: sanitized(on, t)
-    yield "copy", lambda on: copied(on, 1 << 12 if small else 1 << 26)
-    for kind in (*kinds, "tf32"):
-        for size in sizes:
-            yield f"products/{size}/{kind}", lambda on, s=size, k=kind: product_time(on, k, s)
-    yield "launches", lambda on: launch_time(on, 60)
+        made[f"sanitizer/{tool}"] = partial(sanitized, tool=tool)
+    return made
+
+
+def second_part(small: bool) -> dict[str, Job]:
+    """Return the times of products, and of ResNet-50 and BERT in float32 and bfloat16."""
+    made: dict[str, Job] = {"copy": partial(copied, count=1 << 12 if small else 1 << 26)}
+    for size in (16,) if small else (4096, 1024):
+        for kind in ("bfloat16", "float32", TF32):
+            made[f"products/{size}/{kind}"] = partial(product_time, kind=kind, size=size)
+    for kind in ("bfloat16", "float32"):
+        made |= timed_networks(BATCHES[:2], kind, small)
+    made["launches"] = partial(launch_time, count=60)
+    return made
+
+
+def third_part(small: bool) -> dict[str, Job]:
+    """Return all else: other networks, types and sizes."""
+    made: dict[str, Job] = {}
+    kinds = ("bfloat16", "float32", "float16")
+    for name, _ in BATCHES:
+        for kind in kinds:
+            made[f"errors/{name}/{kind}"] = partial(network_error, name=name, kind=kind, small=small)
     for kind in kinds:
-        for name in ("resnet50", "bert", "mobilenetv2", "squeezenet", "gpt2"):
-            for batch in (1,) if small else batches[name]:
-                yield (
-                    f"networks/{name}/{batch}/{kind}",
-                    lambda on, a=name, b=batch, k=kind: network_time(on, a, b, k, small),
-                )
+        made |= timed_networks(BATCHES, kind, small)
+    for size in (33,) if small else (2048, 512, 256, 8192):
+        for kind in (*kinds, TF32):
+            made[f"products/{size}/{kind}"] = partial(product_time, kind=kind, size=size)
+    earlier = {*first_part(small), *second_part(small)}
+    return {name: job for name, job in made.items() if name not in earlier}
+
+
+BATCHES = (
+    ("resnet50", (1, 64)), ("bert", (1, 32)), ("mobilenetv2", (1,)), ("squeezenet", (1,)), ("gpt2", (1,)),
+)  # fmt: skip
+"""Networks, the most valuable first, and the batches that are timed."""
+
+
+def product_job(kind: str, rows: int, terms: int, columns: int) -> Job:
+    return partial(product_error, kind=kind, rows=rows, terms=terms, columns=columns)
+
+
+def timed_networks(batches: Sequence[tuple[str, Sequence[int]]], kind: str, small: bool) -> dict[str, Job]:
+    return {
+        f"networks/{name}/{batch}/{kind}": partial(
+            network_time, name=name, batch=batch, kind=kind, small=small
+        )
+        for name, every in batches
+        for batch in every
+        if batch == 1 or not small
+    }
 
 
 def compiled(model: onnx.ModelProto, on: str, kind: str) -> Any:
@@ -141,6 +178,15 @@ def product_error(on: str, kind: str, rows: int, terms: int, columns: int) -> Ro
     return {"error": found, "kernel": exe.plan.launches[0].template}
 
 
+def bytes_error(on: str, rows: int, terms: int, columns: int) -> Row:
+    """Return the error of a product of bytes, whose sums are exact."""
+    exe = jangin.compile(product_of_bytes(rows, terms, columns), on)
+    x = np.random.default_rng(0).integers(0, 256, (rows, terms)).astype(np.uint8)
+    weights = np.random.default_rng(0).integers(-128, 128, (terms, columns)).astype(np.int64)
+    found = worst({"y": np.asarray(exe(x))}, {"y": x.astype(np.int64) @ weights})
+    return {"error": found, "kernel": exe.plan.launches[-1].template}
+
+
 def network_error(on: str, name: str, kind: str, small: bool) -> Row:
     return error_of(on, network(name, kind, 1, small), network(name, "float64", 1, small), kind)
 
@@ -179,18 +225,6 @@ def device_seconds(exe: Any, given: Mapping[str, np.ndarray]) -> float:
     return sum(launch.seconds for launch in exe.profile(given, REPEATS))
 
 
-def run_seconds(run: Callable[[], object]) -> float:
-    """Return the median seconds of whole runs, from the host's arrays to the host's arrays."""
-    for _ in range(SETTLE):
-        run()
-    taken = []
-    for _ in range(REPEATS):
-        start = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
-
-
 def copied(on: str, count: int) -> Row:
     """Measure a kernel that reads and writes the same number of bytes."""
     from onnx import TensorProto, helper, numpy_helper
@@ -210,30 +244,6 @@ def product_time(on: str, kind: str, size: int) -> Row:
     row = {"seconds": seconds, "TFLOP/s": 1e-12 * flops / seconds}
     label = exe.plan.launches[0].template
     return {**row, "kernel": label, **torch_product(kind, size, seconds)}
-
-
-def torch_product(kind: str, size: int, ours: float) -> Row:
-    """Measure the same product in PyTorch, which calls cuBLAS. Its float32 products use
-    tf32 only if told to."""
-    try:
-        import torch
-    except ImportError:
-        return {"absent": "PyTorch"}
-    if not torch.cuda.is_available():
-        return {"absent": "PyTorch with CUDA"}
-    torch.backends.cuda.matmul.allow_tf32 = kind == TF32
-    dtype = getattr(torch, typed(kind))
-    x, y = (torch.randn(size, size, device="cuda", dtype=dtype) for _ in range(2))
-    taken = []
-    for _ in range(SETTLE + REPEATS):
-        events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
-        events[0].record()
-        torch.mm(x, y)
-        events[1].record()
-        torch.cuda.synchronize()
-        taken.append(events[0].elapsed_time(events[1]) / 1e3)
-    theirs = statistics.median(taken[SETTLE:])
-    return {"cuBLAS": theirs, "of cuBLAS": theirs / ours}
 
 
 def launch_time(on: str, count: int) -> Row:
@@ -261,29 +271,22 @@ def launch_time(on: str, count: int) -> Row:
 
 
 def network_time(on: str, name: str, batch: int, kind: str, small: bool) -> Row:
-    model = network(name, kind, batch, small)
-    exe = jangin.compile(model, on)
+    """Measure a network beside PyTorch. Both have their input on the device if PyTorch is there."""
+    exe = jangin.compile(network(name, kind, batch, small), on)
     given = feeds(exe)
     whole = run_seconds(lambda: exe.run(given))
     row: Row = {
         "run": whole, "device": device_seconds(exe, given), "launches": len(exe.plan.launches),
         "working": exe.working, **joules(lambda: exe.run(given)),
     }  # fmt: skip
-    return {**row, **onnxruntime_time(model, given, whole)}
-
-
-def onnxruntime_time(model: onnx.ModelProto, given: Mapping[str, np.ndarray], ours: float) -> Row:
-    """Measure ONNX Runtime's CUDA provider on the same model and arrays."""
-    import onnxruntime
-
-    if "CUDAExecutionProvider" not in onnxruntime.get_available_providers():
-        return {"absent": "ONNX Runtime with CUDA"}
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CUDAExecutionProvider"])
-        theirs = run_seconds(lambda: session.run(None, dict(given)))
-    except Exception as error:  # a model that ONNX Runtime can't run is only reported
-        return {"ONNX Runtime failed": str(error)[:200]}
-    return {"ONNX Runtime": theirs, "of ONNX Runtime": theirs / ours}
+    peers = torch_network(name, batch, kind, small, compiled=False)
+    if name in ("resnet50", "bert") and kind == "bfloat16" and "PyTorch" in peers:
+        peers |= torch_network(name, batch, kind, small, compiled=True)
+    theirs = [peers[n] for n in ("PyTorch", "torch.compile") if n in peers]
+    ours = ours_on_device(exe, given) if theirs else None
+    if ours is not None:
+        peers |= {"on device": ours, "of the best": min(theirs) / ours}
+    return {**row, **peers}
 
 
 def joules(run: Callable[[], object]) -> Row:
@@ -317,19 +320,34 @@ def keep(path: Path, done: Mapping[str, Row]) -> None:
     unfinished.replace(path)
 
 
-def apart(name: str, arguments: argparse.Namespace) -> Row:
-    """Run a job in its own process. A failure is stored like a figure, and the next run tries the job
-    again."""
+def command_of(name: str, arguments: argparse.Namespace) -> list[str]:
     small = ["--small"] if arguments.small else []
-    command = [sys.executable, __file__, "--job", name, "--device", arguments.device, *small]
+    return [sys.executable, __file__, "--job", name, "--device", arguments.device, *small]
+
+
+def apart(name: str, arguments: argparse.Namespace, left: float) -> Row:
+    """Run a job in its own process, for at most `left` seconds. Whatever ends it is stored like a figure, and
+    the next call tries the job again."""
+    limit = min(arguments.seconds, left)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=arguments.seconds)
-    except subprocess.TimeoutExpired:
-        return {"problem": f"it took longer than {arguments.seconds} seconds"}
-    if done.returncode:
-        return {"problem": done.stderr.strip().rpartition("\n")[2][:400]}
-    found: Row = json.loads(done.stdout.strip().rpartition("\n")[2])
-    return found
+        with subprocess.Popen(
+            command_of(name, arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True,
+        ) as job:  # fmt: skip
+            try:
+                said, errors = job.communicate(timeout=limit)
+            except subprocess.TimeoutExpired:
+                with suppress(ProcessLookupError):
+                    os.killpg(job.pid, signal.SIGKILL)  # its compilers and checkers too
+                job.communicate()
+                return {"problem": f"it took longer than {limit:.3g} seconds"}
+        found = json.loads(said.strip().rpartition("\n")[2]) if job.returncode == 0 else None
+        if isinstance(found, dict):
+            return found
+        last = errors.strip().rpartition("\n")[2][:400]
+        return {"problem": last or f"it ended with status {job.returncode} and said no figure"}
+    except (OSError, ValueError) as error:
+        return {"problem": f"{type(error).__name__}: {str(error)[:400]}"}
 
 
 def section(done: Mapping[str, Row]) -> Section:
@@ -342,31 +360,6 @@ def section(done: Mapping[str, Row]) -> Section:
         cells = [[name, *(_cell(row.get(key, "")) for key in columns)] for name, row in rows.items()]
         parts.append(Table(["job", *columns], cells))
     return Section("NVIDIA GPU", parts)
-
-
-def reading(done: Mapping[str, Row]) -> list[str]:
-    """Return what to read: each figure with its bar, the missed ones first, and what wasn't measured."""
-    found = list[tuple[bool, str]]()
-    for name, row in done.items():
-        parts = name.split("/")
-        kind = parts[-1]
-        bars = [("error", ERRORS.get(kind, 0.0), False), ("of cuBLAS", OF_CUBLAS.get(kind, 0.0), True)]
-        if parts[0] == "networks":
-            bars.append(("of ONNX Runtime", OF_RUNTIME.get(int(parts[2]), 0.9), True))
-        for figure, bar, least in bars:
-            if figure in row:
-                met = (row[figure] >= bar) if least else (row[figure] <= bar)
-                sign = "at least" if least else "at most"
-                said = f"{name}: {figure} {row[figure]:.3g}, {sign} {bar:g} asked"
-                found.append((met, f"{'met' if met else 'MISSED'}  {said}"))
-        for lack in ("problem", "absent", "ONNX Runtime failed"):
-            if lack in row:
-                found.append(
-                    (lack == "absent", f"{'none' if lack == 'absent' else 'FAILED'}  {name}: {row[lack]}")
-                )
-        if row.get("exit"):
-            found.append((False, f"FAILED  {name}: exit {row['exit']}: {row['said']}"))
-    return [text for _, text in sorted(found, key=lambda item: item[0])]
 
 
 def _cell(value: object) -> str:
@@ -382,17 +375,22 @@ def main() -> None:
     parser.add_argument("--only", default="", help="jobs whose names begin so")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a job at most")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no job begins")
+    parser.add_argument("--part", type=int, choices=(1, 2, 3), help="one part of the jobs alone")
     parser.add_argument("--again", action="store_true", help="do what is done once more")
     parser.add_argument("--small", action="store_true", help="small sizes, for a simulated device")
     parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    every = dict(jobs(arguments.small))
+    every = {name: job for part in parts(arguments.small) for name, job in part.items()}
     if arguments.job:
         print(json.dumps({**every[arguments.job](arguments.device), "on": str(device(arguments.device))}))
         return
     done = kept(arguments.json)
-    measure([*every], done, arguments)
+    wanted = [[*part] for part in parts(arguments.small)]
+    chosen = wanted if arguments.part is None else [wanted[arguments.part - 1]]
+    end = time.monotonic() + 60 * arguments.minutes
+    for names in chosen:
+        measure(names, done, arguments, end)
     if arguments.save:
         print(section(done).save("cuda"))
     print(*reading(done), sep="\n")
@@ -400,27 +398,28 @@ def main() -> None:
     sys.exit(f"{len(failed)} of {len(done)} jobs failed: {', '.join(failed)}" if failed else 0)
 
 
-def measure(names: list[str], done: dict[str, Row], arguments: argparse.Namespace) -> None:
+def measure(names: list[str], done: dict[str, Row], arguments: argparse.Namespace, end: float) -> None:
     """Run the jobs that are wanted and not done yet, and keep their figures. Errors are found side by
     side."""
-    end, alone = time.monotonic() + 60 * arguments.minutes, threading.Lock()
+    alone = threading.Lock()
     wanted = [name for name in names if name.startswith(arguments.only)]
-    left = [name for name in wanted if arguments.again or name not in done or "problem" in done[name]]
+    again = [name for name in wanted if arguments.again or name not in done or "problem" in done[name]]
 
     def finish(name: str) -> None:
-        if time.monotonic() >= end:
+        left = end - time.monotonic()
+        if left <= 0:
             print(f"{name} is left for the next call: the {arguments.minutes:g} minutes are over", flush=True)
             return
-        row = apart(name, arguments)
+        row = apart(name, arguments, left)
         with alone:
             done[name] = row
             keep(arguments.json, done)
             print(name, json.dumps(row), flush=True)
 
-    errors = [name for name in left if name.startswith("errors/")]
+    errors = [name for name in again if name.startswith("errors/")]
     with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
         list(pool.map(finish, errors))
-    for name in left:
+    for name in again:
         if name not in errors:
             finish(name)
 

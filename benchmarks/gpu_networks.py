@@ -201,6 +201,18 @@ def product(kind: str, rows: int, terms: int, columns: int) -> onnx.ModelProto:
     return net.model()
 
 
+def product_of_bytes(rows: int, terms: int, columns: int) -> onnx.ModelProto:
+    """Return a product of unsigned bytes and constant weights, whose sums are int32."""
+    weights = np.random.default_rng(SEED).integers(-128, 128, (terms, columns)).astype(np.int8)
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["x", "w"], ["y"])], "bytes",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, [rows, terms])],
+        [helper.make_tensor_value_info("y", TensorProto.INT32, [rows, columns])],
+        [numpy_helper.from_array(weights, "w")],
+    )  # fmt: skip
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+
+
 def windows(kind: str, size: int = 28) -> onnx.ModelProto:
     """Return convolutions whose channels, borders, strides and pixels fill no whole tiles, and some that
     do."""

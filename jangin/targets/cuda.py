@@ -68,8 +68,9 @@ class Architecture:
 
     @property
     def asked(self) -> int:
-        """The bytes of shared memory that a group may have if its launch asks for them: those of a unit, but
-        for 1 KiB from 8.0 on. Before 7.0 it is never more than `SHARED` (Guide)."""
+        """The bytes of shared memory that a group may have if its launch asks for them.
+
+        They are those of a unit, without `KEPT` from 8.0 on. Before 7.0 nothing can be asked for (Guide)."""
         newer = capability(self.name)
         return self.unit_shared - (KEPT if newer >= (8, 0) else 0) if newer >= (7, 0) else 0
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import mocked
 import pytest
@@ -22,40 +25,74 @@ def measured(folder: Path, only: str, *more: str) -> subprocess.CompletedProcess
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=600)
 
 
-def test_the_most_valuable_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Errors come before times, and ResNet-50 and BERT before other networks. Figures become tables of a
-    page."""
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the benchmark as a module."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     spec = importlib.util.spec_from_file_location("measured_cuda", ROOT / "benchmarks" / "cuda.py")
     assert spec is not None and spec.loader is not None
-    cuda = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(cuda)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_most_valuable_comes_first(tmp_path: Path, cuda: Any) -> None:
+    """Errors come before times, and ResNet-50 and BERT before other networks. Figures become tables of a
+    page."""
     for small in (True, False):
-        names = [name for name, _ in cuda.jobs(small)]
+        parts = [[*part] for part in cuda.parts(small)]
+        names = [name for part in parts for name in part]
         assert len(names) == len({*names})
-        parts = (
-            "errors/product",
-            "errors/windows",
-            "errors/resnet50",
-            "errors/gpt2",
-            "sanitizer",
-            "products",
-            "networks/bert",
-        )
-        order = [next(n for n, name in enumerate(names) if name.startswith(part)) for part in parts]
-        assert order == sorted(order)
+        assert all(name.startswith(("errors/", "sanitizer/")) for name in parts[0])
+        others = ("mobilenetv2", "squeezenet", "gpt2", "float16")
+        assert not [n for n in parts[1] if any(o in n.split("/") for o in others)]
+        assert {"errors/bytes/int8", "errors/shared/bfloat16", "errors/bert/float32"} <= {*parts[0]}
+        assert {"products/4096/bfloat16", "networks/resnet50/64/float32"} <= {*parts[1]} or small
     done = {"a/1": {"seconds": 0.5, "on": "x"}, "a/2": {"problem": "none"}, "b": {"error": 1e-7, "on": "x"}}
     section = cuda.section(done)
     assert section.parts[1].rows == [["a/1", "0.5", ""], ["a/2", "", "none"]]
     assert section.save("cuda", tmp_path).exists()
+
+
+def test_every_bar_is_said(cuda: Any) -> None:
+    """Missed figures come first. A bar without a figure says so."""
     done = {
         "errors/windows/float32": {"error": 1e-7}, "errors/bert/bfloat16": {"error": 0.5},
-        "products/4096/float32": {"of cuBLAS": 0.8}, "networks/resnet50/64/float16": {"of ONNX Runtime": 1.0},
-        "networks/bert/1/float32": {"absent": "ONNX Runtime with CUDA"}, "copy": {"problem": "no device"},
+        "products/4096/float32": {"of cuBLAS": 0.8}, "networks/resnet50/64/float16": {"of the best": 1.0},
+        "networks/bert/1/float32": {"absent": "PyTorch with CUDA"}, "copy": {"problem": "no device"},
         "sanitizer/memcheck": {"exit": 9, "said": "out of bounds"},
     }  # fmt: skip
     words = [line.split()[0] for line in cuda.reading(done)]
-    assert words == ["MISSED", "MISSED", "FAILED", "FAILED", "met", "met", "none"]
+    assert words[:5] == ["MISSED"] * 3 + ["FAILED"] * 2 and {*words[5:]} == {"met", "none"}
+    lines = cuda.reading({})
+    assert len(lines) == 8 and all(line.startswith("none") and "not measured" in line for line in lines)
+
+
+BROKEN = {
+    "import os; os.abort()": "ended with status -6",
+    "raise MemoryError('none left')": "MemoryError: none left",
+    "print('no figure')": "JSONDecodeError",
+    "print(3)": "said no figure",
+    "import os, time; os.fork(); time.sleep(60)": "it took longer",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", BROKEN)
+def test_what_breaks_in_one_job_stops_no_other(
+    text: str, cuda: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A crash, an error, garbage and a hang of a grandchild are each stored as the job's problem."""
+    good = [sys.executable, "-c", "print('{\"seconds\": 1}')"]
+    bad = [sys.executable, "-c", text]
+    monkeypatch.setattr(cuda, "command_of", lambda name, _: bad if name == "bad" else good)
+    given = argparse.Namespace(
+        seconds=0.5, only="", again=False, json=tmp_path / "cuda.json", minutes=1.0, small=True, device="cuda"
+    )
+    done: dict[str, Any] = {}
+    cuda.measure(["bad", "good"], done, given, time.monotonic() + 60)
+    assert done["good"] == {"seconds": 1} == json.loads(given.json.read_text())["good"]
+    assert BROKEN[text] in done["bad"]["problem"]
+    assert time.monotonic() and cuda.apart("good", given, 0.0001)["problem"].startswith("it took longer")
 
 
 @pytest.mark.slow  # four processes import the compiler
@@ -79,8 +116,9 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
 
 @pytest.mark.slow  # the C++ compiler takes minutes
 @pytest.mark.parametrize(
-    "only", ["errors/squeezenet/float32", "errors/windows", "errors/bert", "errors/gpt2/float32", "copy",
-             "products", "launches", "networks/squeezenet", "networks/bert/1/bfloat16", "sanitizer"]
+    "only", ["errors/squeezenet/float32", "errors/windows", "errors/bytes", "errors/shared", "errors/bert",
+             "errors/gpt2/float32", "copy", "products", "launches", "networks/squeezenet",
+             "networks/bert/1/bfloat16", "sanitizer"]
 )  # fmt: skip
 def test_every_kind_of_job(tmp_path: Path, only: str) -> None:
     done = measured(tmp_path, only)

@@ -138,7 +138,8 @@ def _is_short(run: ChannelsLast, node: Node, weights: str) -> bool:
     plain = replace(conv, pads=(0,) * len(conv.pads), layout="last")
     if len(size) != 2 or not is_window(plain):
         return True
-    return Estimate(*size, terms, outputs, figures, dilations=conv.dilations, batch=batch).best() is None
+    height, width = size
+    return not Estimate(height, width, terms, outputs, figures, dilations=conv.dilations, batch=batch).best()
 
 
 def _small_depthwise(run: ChannelsLast, conv: Conv, weights: str) -> bool:

@@ -21,7 +21,6 @@ import numpy as np
 
 from jangin.ir.checks import IN_RANGE, failure
 from jangin.ir.graph import Array
-from jangin.ir.groups import ARRIVALS
 from jangin.ir.plan import Launch, Plan, PlanBuffer
 from jangin.runtime.arrays import address
 from jangin.runtime.device import LoadError, NativeCall, Transfer
@@ -232,7 +231,7 @@ class Memory:
         if size and (self._common is None or self._common.size < size):
             assert self._queue is not None
             self._common = self._code.room("the sums that groups share", size, needs.index(size))
-            self._queue.write(self._common, np.zeros(ARRIVALS, np.uint8))
+            self._queue.write(self._common, np.zeros(size, np.uint8))
             self._queue.finish()
 
     def _prepare_ends(self, layout: Layout) -> None:

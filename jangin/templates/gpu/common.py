@@ -29,8 +29,8 @@ LEAST = 2
 UNFILLED = 1.4
 """The time of a launch with fewer groups than units, as a multiple.
 
-There should be several groups for each unit, so that some work while others wait at barriers (CUDA C++ Best
-Practices Guide, thread and block heuristics). The guide has no figure. By the estimate, sharing a tile of
+Each unit should have several groups, so that some work while others wait at barriers. The CUDA C++ Best
+Practices Guide says so under thread and block heuristics, without a figure. By the estimate, sharing a tile of
 ResNet-50 takes up to 1.4 times as long as not sharing it."""
 ARRIVE = 1500.0
 """Cycles for a group's arrival: a fence, an atomic operation in the level 2 cache, and its answer. The
