@@ -30,8 +30,8 @@ UNFILLED = 1.4
 """The time of a launch with fewer groups than units, as a multiple.
 
 Each unit should have several groups, so that some work while others wait at barriers. The CUDA C++ Best
-Practices Guide says so under thread and block heuristics, without a figure. By the estimate, sharing a tile of
-ResNet-50 takes up to 1.4 times as long as not sharing it."""
+Practices Guide says so under thread and block heuristics, without a figure. By the estimate, sharing a tile
+of ResNet-50 takes up to 1.4 times as long as not sharing it."""
 ARRIVE = 1500.0
 """Cycles for a group's arrival: a fence, an atomic operation in the level 2 cache, and its answer. The
 latencies of Jia et al. add up to about as many ("Dissecting the NVIDIA Volta GPU architecture", 2018)."""

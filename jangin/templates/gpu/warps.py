@@ -211,8 +211,8 @@ class WarpProduct(Template):
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the longer of a unit's work and the operands' way from memory.
 
-        A unit works on several groups at one time. A panel takes the longest of four times: for the tensor
-        cores, for reading shared memory, for copying from the level 2 cache, and for waiting.
+        A unit works on several groups at one time. A panel takes the longest of four times: for the products,
+        for reading shared memory, for copying from the level 2 cache, and for waiting.
         """
         gpu, (wm, wn, tm, tn, bk) = self.gpu, (params[n] for n in ("wm", "wn", "tm", "tn", "bk"))
         bm, bn = self.shape(params)
