@@ -12,7 +12,7 @@ import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx
@@ -21,6 +21,7 @@ from sections import FOLDER, Section, Table
 
 from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import source
+from jangin.backends.cuda.dialect import asked_shared
 from jangin.compiler.pipeline import plan_model
 from jangin.ir.groups import threads
 from jangin.options import Options
@@ -52,6 +53,7 @@ def counted(model: onnx.ModelProto, target_name: str) -> Iterator[Counted]:
 
     def one(func: Any) -> Counted:
         usage = compiler.compiled(source(func, target), target.cpu).usage
+        usage = replace(usage, shared=usage.shared + asked_shared(func))
         share = architecture.occupancy(threads(func), usage.registers, usage.shared)
         return Counted(labels.get(func.name, ""), usage, share)
 
