@@ -76,6 +76,13 @@ def _half(first: int, a: Any) -> Any:
     return np.ascontiguousarray(pairs).view(np.int32).reshape(words.shape)
 
 
+def _pair_of_bytes(a: Any) -> Any:
+    """Return the two int8 in each 16-bit word as a 32-bit word of two int16."""
+    words = np.asarray(a, np.int16)
+    numbers = np.ascontiguousarray(words).reshape(-1).view(np.int8).astype(np.int16)
+    return numbers.view(np.int32).reshape(words.shape)
+
+
 def tf32(a: Any) -> Any:
     """Return f32 numbers rounded to tf32: to 10 bits of the fraction, halves away from 0."""
     numbers = np.asarray(a, np.float32)
@@ -103,7 +110,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "fma": lambda a, b, c: a * b + c, "rounded": lambda a: a, "tf32": tf32,
     **{name: partial(_multiplied, product) for name, product in PRODUCTS.items()},
     "add2": partial(_of_pairs, np.add), "sub2": partial(_of_pairs, np.subtract),
-    "even_bytes": partial(_half, 0), "odd_bytes": partial(_half, 1),
+    "even_bytes": partial(_half, 0), "odd_bytes": partial(_half, 1), "pair_of_bytes": _pair_of_bytes,
     **{name: partial(_bits_as, dtype) for name, dtype in BITCASTS.items()},
 }  # fmt: skip
 _IN_F64: Mapping[str, Callable[..., Any]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn, Protocol
 
-from jangin.ir.dtype import BOOL, F32, I64, DType
+from jangin.ir.dtype import BOOL, F32, I16, I64, DType
 from jangin.ir.expr import Binary, Buffer, Call, Const, Expr, Load, Select, Var
 from jangin.ir.graph import CompileError, Graph, Node, Shape, Value, static_shape
 from jangin.ir.loop import (
@@ -28,7 +28,7 @@ from jangin.ir.loop import (
 )
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.traversal import free_vars, walk
-from jangin.ir.words import ARITY, BINARY, INTRINSICS
+from jangin.ir.words import ARITY, BINARY, INTRINSICS, PAIR_OF_BYTES
 
 MAX_BYTES = 1 << 47
 """The number of bytes that a process can address. No size is larger."""
@@ -95,6 +95,8 @@ class Scope:
                 self.fail(f"{n.fn} of {', '.join(str(a.dtype) for a in n.args)}: {n}")
             if n.fn == "tf32" and n.dtype is not F32:
                 self.fail(f"tf32 rounds f32, not {n.dtype}: {n}")
+            if n.fn == PAIR_OF_BYTES and n.args[0].dtype is not I16:
+                self.fail(f"{n.fn} takes a word of i16, not {n.args[0].dtype}: {n}")
             if n.product is not None and n.args[0].dtype is not n.product.word:
                 self.fail(f"{n.fn} multiplies words of {n.product.word}, not of {n.args[0].dtype}: {n}")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 
-from jangin.ir.dtype import BOOL, DTYPES, DType
+from jangin.ir.dtype import BOOL, DTYPES, I32, DType
 from jangin.ir.products import PRODUCTS
 
 COMPARE = frozenset({"lt", "le", "eq", "ne", "gt", "ge"})
@@ -13,7 +13,8 @@ PREDICATES = frozenset({"isnan", "isinf"})
 BITCASTS = {f"bitcast_{name}": dtype for name, dtype in DTYPES.items() if dtype is not BOOL}
 """Functions that reinterpret the same bits as another type of the same width."""
 RESULT: dict[str, DType] = {
-    "isnan": BOOL, "isinf": BOOL, **{name: p.total for name, p in PRODUCTS.items()}, **BITCASTS,
+    "isnan": BOOL, "isinf": BOOL, "pair_of_bytes": I32,
+    **{name: p.total for name, p in PRODUCTS.items()}, **BITCASTS,
 }  # fmt: skip
 """The result types of functions whose result hasn't the type of the first argument."""
 BINARY = COMPARE | {
@@ -27,7 +28,7 @@ INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "add2", "sub2",
-    "even_bytes", "odd_bytes", "tf32", *PRODUCTS,
+    "even_bytes", "odd_bytes", "pair_of_bytes", "tf32", *PRODUCTS,
 }  # fmt: skip
 """The names of functions in the expression language. round rounds half to even. fma(a, b, c) = a*b + c may be
 fused. rounded(a) = a isn't fused with a sum around it (see `ir.rounding`). not takes bool or bits.
@@ -41,8 +42,11 @@ of the firsts and of the seconds.
 tf32 rounds an f32 to 10 bits of its fraction, the nearest, and halves away from 0. NaN stays NaN.
 
 even_bytes and odd_bytes take a word of four int8, an i32. Their result is the pair of the first and the third
-as int16, or of the second and the fourth."""
+as int16, or of the second and the fourth.
+
+pair_of_bytes takes a word of two int8, an i16. Its result is the pair of both as int16, an i32."""
 HALVES = ("even_bytes", "odd_bytes")
+PAIR_OF_BYTES = "pair_of_bytes"
 PAIRS = frozenset({"add2", "sub2"})
 ARITY = {"fma": 3, "select": 3, "atan2": 2, **dict.fromkeys((*PRODUCTS, *PAIRS, *BINARY), 2)}
 """The number of arguments, for functions that take more than one."""

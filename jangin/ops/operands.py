@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jangin.ir.dtype import BOOL, DType
+from jangin.ir.dtype import BOOL, I16, I32, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, call, cast, const, is_const
 from jangin.ir.graph import CompileError, Shape, Value
 from jangin.ir.products import Product
+from jangin.ir.words import PAIR_OF_BYTES
 
 Typed = tuple[DType, Shape]
 TRUE = const(True, BOOL)
@@ -54,9 +55,15 @@ def wide(e: Expr) -> Expr:
 
 def multiplied(a: Expr, b: Expr, dtype: DType, dot: Product | None = None) -> Expr:
     """Return a * b: of integers in `dtype`, and of floats in f32 or wider. Two words are multiplied by the
-    Product `dot`."""
+    Product `dot`. `b` may be stored smaller, as whole numbers or as a pair of bytes."""
     if dot is not None and a.dtype is dot.word:
-        return call(dot.name, a, b)
+        return call(dot.name, a, widened(b, dot.word))
     if dtype.is_int:
         return cast(dtype, a) * cast(dtype, b)
-    return wide(a) * wide(b)
+    return wide(a) * (wide(b) if b.dtype.is_float else widened(b, dtype.wide))
+
+
+def widened(e: Expr, dtype: DType) -> Expr:
+    """Return weights that may be stored as bytes: whole numbers as floats, and pairs of bytes as words of
+    i32."""
+    return call(PAIR_OF_BYTES, e) if (e.dtype, dtype) == (I16, I32) else cast(dtype, e)

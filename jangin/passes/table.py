@@ -21,6 +21,7 @@ from jangin.passes.fusion.scalars import scalars
 from jangin.passes.layouts.layout import all_last, layout
 from jangin.passes.memory.in_place import in_place
 from jangin.passes.precision.bf16 import bf16, tf32
+from jangin.passes.precision.byte_weights import byte_weights
 from jangin.passes.precision.halves import halves
 from jangin.passes.precision.integers import integers
 from jangin.passes.precision.lookups import lookups
@@ -76,6 +77,7 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("winograd", winograd, optional=True),
     Pass("large_windows", large_windows),
     Pass("halves", halves),
+    Pass("byte_weights", byte_weights),
     Pass("extrema", extrema),
     Pass("scalars", scalars),
     Pass("in_place", anywhere(in_place)),

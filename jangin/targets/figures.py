@@ -46,6 +46,7 @@ class FusionFigures:
     - `pointwise`: fewest and most output channels of a separable convolution's pointwise part. With fewer,
       the depthwise part is nearly all of the work, and slower in parts. With more, no gain could be measured.
     - `image_rows`: a separable convolution with fewer rows isn't fused: tasks would be too few or too small.
+    - `byte_weights`: weights of int8 models are stored as bytes if products read them as int16 or f32.
     - `small_values`: memory is scarce. A value is kept small if its reader can widen it, and bytes are padded
       as words of four. Kernels write over what they have read.
     """
@@ -56,6 +57,7 @@ class FusionFigures:
     head: int = 0
     pointwise: tuple[int, int] = (24, 64)
     image_rows: int = 28
+    byte_weights: bool = False
     small_values: bool = False
 
 

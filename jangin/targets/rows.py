@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from jangin.ir import products
-from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I32, I64, SMALL, DType
+from jangin.ir.dtype import BF16, BOOL, DTYPES, F16, F32, F64, I16, I32, I64, SMALL, DType
 from jangin.ir.expr import Expr
 from jangin.ir.fragments import Fragment
 from jangin.ir.loop import Func
@@ -271,6 +271,20 @@ def _half(name: str, first: int) -> Row:
 EVEN_BYTES, ODD_BYTES = _half("even_bytes", 0), _half("odd_bytes", 1)
 
 
+PAIR_OF_BYTES = Row(
+    "pair_of_bytes", (I16,), "x: T[N]", "i32",
+    "r[i] = ((i32(x[i]) << i32(24)) >> i32(24)) & i32(65535) | (i32(x[i]) >> i32(8)) << i32(16)",
+    """
+    %wide = sext {T} %x to {i32}
+    %low_top = shl {i32} %wide, {i32:24}
+    %low_wide = ashr {i32} %low_top, {i32:24}
+    %low = and {i32} %low_wide, {i32:65535}
+    %high_wide = ashr {i32} %wide, {i32:8}
+    %high = shl {i32} %high_wide, {i32:16}
+    or {i32} %low, %high""",
+)  # fmt: skip
+
+
 def _conversions(dtype: DType) -> tuple[Row, Row]:
     """The conversions `widen` and `narrow` between a small type and the type that its values are computed
     in."""
@@ -398,6 +412,7 @@ PORTABLE: tuple[Row, ...] = (
     _SUB2,
     EVEN_BYTES,
     ODD_BYTES,
+    PAIR_OF_BYTES,
     *_MASKED,
     _BROADCAST,
 )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jangin.ir import products
+from jangin.targets.figures import FusionFigures
 from jangin.targets.processor import Processor
-from jangin.targets.rows import DOT2, PORTABLE, Row
+from jangin.targets.rows import DOT2, PAIR_OF_BYTES, PORTABLE, Row
 from jangin.targets.target import Target
 
 WASM: tuple[Row, ...] = (
@@ -15,13 +16,19 @@ WASM: tuple[Row, ...] = (
         llvm="%a = bitcast {T} %x to {pairs}\n%b = bitcast {T} %y to {pairs}\n"
         "%both = call {T} @llvm.wasm.dot({pairs} %a, {pairs} %b)\nadd {T} %both, %z",
     ),
+    replace(
+        PAIR_OF_BYTES, needs=("simd128",), lanes=4, becomes=r"i16x8\.(load8x8|extend_low_i8x16)_s",
+        llvm="%bytes = bitcast {T} %x to <8 x i8>\n%wide = sext <8 x i8> %bytes to {pairs}\n"
+        "bitcast {pairs} %wide to {i32}",
+    ),
     *PORTABLE,
 )  # fmt: skip
 """The rows of WebAssembly with vectors of 128 bits."""
 
 WASM32 = Target(
     "wasm32", "wasm32-unknown-unknown", "generic", "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint",
-    WASM, Processor(16, 16, products=(products.DOT2,)), outputs=("shared",),
+    WASM, Processor(16, 16, products=(products.DOT2,), fusion=FusionFigures(byte_weights=True)),
+    outputs=("shared",),
 )  # fmt: skip
 """WebAssembly with 128-bit vectors (SIMD128), in one thread.
 

@@ -30,9 +30,9 @@ high-performance matrix multiplication", 2008).
 
 Weights that a single tile of rows reads, each once, come from memory. They are prefetched two pages ahead.
 
-Constants of 16 bits stay 16 bits wide in their panels. For a few rows, each vector is widened before it is
-multiplied. For more rows, a task's first tile widens a panel (or a block of its terms) for all tiles, while
-it reads the panel.
+Constants of 16 bits, or of bytes, stay as small in their panels. For a few rows, each vector is widened
+before it is multiplied. For more rows, a task's first tile widens a panel (or a block of its terms) for all
+tiles, while it reads the panel.
 """
 
 from __future__ import annotations
@@ -189,10 +189,12 @@ class Contraction(Template):
         across = sums_across(workload, self.stage) and self.packed and runs
         self.micro = (Across if across else vectors_of)(workload, self.stage, role, lanes)
         self.left_bytes, self.right_bytes = (o.buffer.dtype.bytes for o in (role.left, role.right))
-        small = self.packed and not (role.parts or product_of(self.stage.body)) and role.right.dtype.is_float
-        self.small = small and role.right.dtype.wide is not role.right.dtype
+        of_floats = self.stage.body.dtype.is_float and not product_of(self.stage.body)
+        self.small = (
+            self.packed and of_floats and not role.parts and role.right.dtype is not self.stage.body.dtype
+        )
         self.widened = self.small and self.rows > IN_PLACE
-        self.panel_bytes = role.right.dtype.wide.bytes if self.widened else self.right_bytes
+        self.panel_bytes = self.stage.body.dtype.bytes if self.widened else self.right_bytes
 
     def space(self) -> Sequence[Params]:
         """Return the parameters with the quickest register tiles, for tasks of several sizes."""

@@ -4,9 +4,10 @@ operand."""
 from __future__ import annotations
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Cast, Const, Expr, Load, Select, Var, const, is_const, product_of
+from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Load, Select, Var, const, is_const, product_of
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import children, free_vars, walk
+from jangin.ir.words import PAIR_OF_BYTES
 from jangin.templates.common import stride
 from jangin.templates.scheduled import Packing, Recorder
 from jangin.templates.template import Workload
@@ -82,6 +83,8 @@ def _roles(stage: te.Stage, left: Load | None, right: Load | None, lanes: int, c
 
 def _operand(e: Expr, guarded: bool = False) -> Load | None:
     inner = e.a if isinstance(e, Cast) else e
+    if isinstance(inner, Call) and inner.fn == PAIR_OF_BYTES:
+        (inner,) = inner.args
     if guarded and isinstance(inner, Select) and is_const(inner.b, 0):
         inner = inner.a
     return inner if isinstance(inner, Load) else None

@@ -62,27 +62,30 @@ def test_casts(tmp_path: Path) -> None:
     np.testing.assert_array_equal(y, want)
 
 
-def integers() -> onnx.ModelProto:
-    """A quantized convolution (QDQ) of bytes, with odd sizes."""
+def integers(
+    channels: int = 5, outputs: int = 7, kernel: int = 3, group: int = 1, size: tuple[int, int] = (13, 11)
+) -> onnx.ModelProto:
+    """A quantized convolution (QDQ) of bytes, by default with odd sizes."""
     rng = np.random.default_rng()
+    (height, width), pad = size, kernel // 2
     arrays = {
-        "w": rng.integers(-127, 128, (7, 5, 3, 3), np.int8),
-        "ws": rng.uniform(0.001, 0.004, 7).astype(np.float32),
-        "wz": np.zeros(7, np.int8),
+        "w": rng.integers(-127, 128, (outputs, channels // group, kernel, kernel), np.int8),
+        "ws": rng.uniform(0.001, 0.004, outputs).astype(np.float32),
+        "wz": np.zeros(outputs, np.int8),
         "xs": np.float32(0.02),
         "xz": np.uint8(131),
         "ys": np.float32(0.05),
         "yz": np.uint8(100),
     }
-    text = """<ir_version: 8, opset_import: ["": 18]>
-    g (float[1, 5, 13, 11] x) => (float[1, 7, 13, 11] y) {
+    text = f"""<ir_version: 8, opset_import: ["": 18]>
+    g (float[1, {channels}, {height}, {width}] x) => (float[1, {outputs}, {height}, {width}] y) {{
         q = QuantizeLinear(x, xs, xz)
         f = DequantizeLinear(q, xs, xz)
         k = DequantizeLinear<axis = 0>(w, ws, wz)
-        c = Conv<pads = [1, 1, 1, 1]>(f, k)
+        c = Conv<pads = {[pad] * 4}, group = {group}>(f, k)
         r = QuantizeLinear(c, ys, yz)
         y = DequantizeLinear(r, ys, yz)
-    }"""
+    }}"""
     model = onnx.parser.parse_model(text)
     model.graph.initializer.extend(onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items())
     return model
@@ -94,6 +97,29 @@ def test_integers(tmp_path: Path) -> None:
     expected = jangin.compile(model, "x86-64-v2")(x)
     ((y,),) = in_node(model, [(x, {})], tmp_path)
     np.testing.assert_array_equal(y, expected.reshape(-1))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize(
+    ("channels", "outputs", "kernel", "group", "size"),
+    [
+        pytest.param(32, 16, 3, 1, (34, 30), id="transformed in the run"),
+        pytest.param(24, 20, 1, 1, (5, 6), id="pairs"),
+        pytest.param(40, 40, 3, 40, (9, 7), id="by channel"),
+        pytest.param(1, 16, 5, 1, (12, 9), id="one channel"),
+    ],
+)
+def test_weights_stay_bytes(
+    channels: int, outputs: int, kernel: int, group: int, size: tuple[int, int], tmp_path: Path
+) -> None:
+    """The weights take a byte each, however products read them, and the results stay exact."""
+    model = integers(channels, outputs, kernel, group, size)
+    x = np.random.default_rng().standard_normal((1, channels, *size)).astype(np.float32)
+    expected = jangin.compile(model, "x86-64-v2")(x)
+    ((y,),) = in_node(model, [(x, {})], tmp_path)
+    np.testing.assert_array_equal(y, expected.reshape(-1))
+    # besides the weights, a channel has four words: bias, factor, and sums for zero points
+    assert (tmp_path / "model.bin").stat().st_size <= outputs * (channels // group * kernel**2 + 16) + 64
 
 
 def test_sizes_known_at_run_time(tmp_path: Path) -> None:

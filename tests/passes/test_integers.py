@@ -29,6 +29,7 @@ from jangin.passes.windows.winograd_transform import PAIRED, PairTransform
 from jangin.runtime.executable import Executable
 from jangin.targets import Target, resolve
 from jangin.targets.arm import CORTEX_A72, NEOVERSE_N1, NEOVERSE_V1
+from jangin.targets.figures import FusionFigures
 from jangin.targets.micro import CORTEX_M4
 from jangin.targets.x86 import V2, V3, V4, V4_VNNI
 
@@ -174,18 +175,20 @@ def test_any_number_of_images() -> None:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("stored", [False, True], ids=["as words", "as bytes"])
 @pytest.mark.parametrize("transform", PAIRED, ids=["F2", "F4"])
 @pytest.mark.parametrize(("channels", "height", "width"), [(3, 5, 5), (10, 6, 3), (180, 9, 10)])
 def test_winograd_is_exact(
     monkeypatch: pytest.MonkeyPatch,
     transform: PairTransform,
+    stored: bool,
     blocks: bool,
     channels: int,
     height: int,
     width: int,
 ) -> None:
     """Winograd's method is exact, also at the ends of the ranges. With 180 channels, sums nearly reach the
-    limit of F(4x4)."""
+    limit of F(4x4). A run may transform weights that are stored as bytes."""
     monkeypatch.setattr(Estimate, "best", lambda e: transform if transform in e.transforms else None)
     monkeypatch.setattr(Estimate, "by_blocks", lambda _, t: blocks)
     random, b = np.random.default_rng(channels), Builder("net", {})
@@ -196,11 +199,14 @@ def test_winograd_is_exact(
     graph = b.graph([out], ["out"])
     array = random.integers(0, 255, (2, channels, height, width), np.uint8, endpoint=True)
     array[1, :, :, : width // 2] = 255
-    want, fused = run_graph(graph, {"x": array})["out"], optimize(graph, Options(V3, verify=True))
+    target, host = (t.with_figures(fusion=FusionFigures(byte_weights=stored)) for t in (V3, resolve()))
+    want, fused = run_graph(graph, {"x": array})["out"], optimize(graph, Options(target, verify=True))
     assert any("matmul" in k or "compute" in k for k in kinds(fused))
+    small = [a for a in fused.constants.values() if a.size * a.itemsize == 24 * (channels + channels % 2) * 9]
+    assert len(small) == stored
     if channels <= 10:  # the interpreter is quick enough
         np.testing.assert_array_equal(run_graph(fused, {"x": array})["out"], want)
-    np.testing.assert_array_equal(code(graph, Options(resolve()), {"x": array}), want)
+    np.testing.assert_array_equal(code(graph, Options(host), {"x": array}), want)
 
 
 def kinds(graph: Graph) -> list[list[str]]:

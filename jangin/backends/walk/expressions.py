@@ -17,7 +17,7 @@ from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select
 from jangin.ir.graph import CompileError
 from jangin.ir.products import PRODUCTS
 from jangin.ir.traversal import children, free_vars, substitute, walk
-from jangin.ir.words import BITCASTS, COMPARE, HALVES, INTRINSICS, PAIRS
+from jangin.ir.words import BITCASTS, COMPARE, HALVES, INTRINSICS, PAIR_OF_BYTES, PAIRS
 from jangin.targets.small import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
@@ -25,7 +25,7 @@ _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
     "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "tf32", "isnan",
     "isinf",
-    *BITCASTS, *HALVES, *PAIRS, *PRODUCTS,
+    *BITCASTS, *HALVES, *PAIRS, *PRODUCTS, PAIR_OF_BYTES,
 })  # fmt: skip
 CHEAP_NODES = 24
 """Most expression nodes of an arm of a uniform Select that is computed rather than branched to."""
@@ -298,6 +298,8 @@ class Expressions:
             return x
         if fn in PAIRS or fn in HALVES:
             return self.w.instruction(fn, I32, I32, *self.w.unify(*args))
+        if fn == PAIR_OF_BYTES:
+            return self.w.instruction(fn, I16, I32, x)
         if product := PRODUCTS.get(fn):
             return self.math.dot(product, x, args[1], self.w.zeros(product.total, x.lanes))
         simple = self.math.elementary(fn, x)

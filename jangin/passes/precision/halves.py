@@ -47,8 +47,8 @@ def halves(graph: Graph, target: Target) -> Graph:
     constants = {
         n: np.asarray(a, narrowed[n].numpy) if n in narrowed else a for n, a in graph.constants.items()
     }
-    nodes = [_reading(n, narrowed) if set(n.inputs) & set(narrowed) else n for n in graph.nodes]
-    return graph.with_nodes(nodes, values=_typed(graph, narrowed), constants=constants)
+    nodes = [reading(n, narrowed) if set(n.inputs) & set(narrowed) else n for n in graph.nodes]
+    return graph.with_nodes(nodes, values=typed(graph, narrowed), constants=constants)
 
 
 def half_of(array: Array, target: Target) -> DType | None:
@@ -98,11 +98,11 @@ def _multiplies(kernel: Node, name: str, graph: Graph, target: Target) -> bool:
     return matched is not None and matched.packed and matched.role.right.buffer.name == name
 
 
-def _reading(kernel: Node, found: dict[str, DType]) -> Node:
+def reading(kernel: Node, found: dict[str, DType]) -> Node:
     """Return the kernel with inputs of these types."""
     body = kernel.of(Kernel).body
-    return kernel_node(replace(body, values=_typed(body, found)), kernel.source)
+    return kernel_node(replace(body, values=typed(body, found)), kernel.source)
 
 
-def _typed(graph: Graph, found: dict[str, DType]) -> dict[str, Value]:
+def typed(graph: Graph, found: dict[str, DType]) -> dict[str, Value]:
     return {n: replace(v, dtype=found[n]) if n in found else v for n, v in graph.values.items()}

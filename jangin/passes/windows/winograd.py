@@ -45,11 +45,12 @@ from jangin.ir.te import Stage, redirect, reduction, value_at
 from jangin.ir.traversal import loads, substitute
 from jangin.ops.editor import Editor
 from jangin.ops.numbers import Numbers
-from jangin.ops.operands import multiplied
+from jangin.ops.operands import multiplied, widened
 from jangin.passes.algebra.dce import dce
 from jangin.passes.fusion.chains import merge
 from jangin.passes.fusion.stages import finishing, is_opaque, stages
 from jangin.passes.layouts.padding import padding
+from jangin.passes.precision.byte_weights import Small, in_bytes
 from jangin.passes.precision.halves import widens
 from jangin.passes.windows.winograd_cost import Estimate, is_window
 from jangin.passes.windows.winograd_nests import Patch, Taps, Tiling, input_nest, output_nest, weights_nest
@@ -101,6 +102,8 @@ class Match:
 
     changing: bool
     """Whether a run transforms the weights."""
+    stored: Small | None = None
+    """Constant weights as bytes, if a run transforms them."""
 
     @property
     def terms(self) -> int:
@@ -180,7 +183,7 @@ class _Winograd(Editor):
 
     def run(self) -> Graph:
         for node in self.graph.nodes:
-            window = match(node, self.graph)
+            window = self.stored_small(match(node, self.graph))
             estimate = None if window is None else self.estimate(window)
             transform = None if estimate is None else estimate.best()
             if window is None or estimate is None or transform is None:
@@ -194,6 +197,15 @@ class _Winograd(Editor):
         if self.nodes == list(self.graph.nodes):
             return self.graph
         return dce(self.rewritten(self.graph))
+
+    def stored_small(self, m: Match | None) -> Match | None:
+        """Return the match with constant weights as bytes, which a run transforms, on a machine that stores
+        weights so."""
+        known = None if m is None or m.changing or m.frames else self.graph.constants[m.weights]
+        if m is None or known is None or not self.target.machine.fusion.byte_weights:
+            return m
+        stored = in_bytes(np.ascontiguousarray(known.transpose(2, 3, 1, 0)))
+        return m if stored is None else replace(m, changing=True, stored=stored)
 
     def estimate(self, m: Match) -> Estimate | None:
         """Return the estimated cost of a match, or None for pairs on a machine without vectors, and for
@@ -212,7 +224,10 @@ class _Winograd(Editor):
             images = static_shape((m.images,))
             if images is None or self.target.groups or self.target.machine.lanes(F32.bytes) == 1:
                 return None
-            return Estimate(*sizes, self.figures, m.transforms, F32, m.dilations, images[0], True)
+            known = m.stored is not None
+            return Estimate(
+                *sizes, self.figures, m.transforms, F32, m.dilations, images[0], changing=True, stored=known
+            )
         batch = max(1, expected(m.images, self.symbols) // max(1, m.frames))
         return Estimate(
             *sizes, self.figures, m.transforms, self.kept(m), m.dilations, max(1, m.frames), batch=batch
@@ -237,9 +252,10 @@ class _Winograd(Editor):
         tiling = replace(tiling, panel=panel)
         if m.changing:
             panels = (m.outputs // panel, m.terms, panel) if panel else (m.terms, m.outputs)
-            u = self.declare(f"{out}.u", F32, tuple(map(const, (transform.products, *panels))))
-            weights, taps = self.taps(m)
-            body = weights_nest(transform, m.terms, m.outputs, self.figures.lanes, taps, panel)
+            u = self.declare(f"{out}.u", m.dtype, tuple(map(const, (transform.products, *panels))))
+            weights, taps = self.taps(m) if m.stored is None else self.small_taps(m, m.stored)
+            lanes = self.figures.lanes
+            body = weights_nest(transform, m.terms, m.outputs, lanes, taps, panel, m.dtype)
             first = [self.kernel(LoopNest(body, *self.typed(u)), (weights,), u, source)]
         else:
             u, first = self.constant(self.weights(m, transform), f"{out}.u"), []
@@ -266,6 +282,14 @@ class _Winograd(Editor):
         u = transform.weights(taps)
         low, high = RANGE
         return u.astype(F16.numpy) if self.kept(m) is F16 and low <= np.abs(u).max() <= high else u
+
+    def small_taps(self, m: Match, stored: Small) -> tuple[str, Taps]:
+        """Return the constant with the weights as bytes, [3, 3, channels, outputs], and its elements as the
+        transform reads them."""
+        dtype, array = stored
+        x = Buffer("x0", dtype, tuple(map(const, array.shape)))
+        name = self.constant(array, f"{m.weights}.taps")
+        return name, lambda o, c, i, j: widened(x[i, j, c, o], m.dtype)
 
     def taps(self, m: Match) -> tuple[str, Taps]:
         """Return the operand of the transform of weights that change, and its elements. If a kernel only
@@ -333,7 +357,12 @@ class _Winograd(Editor):
 
         def term(at: tuple[Expr, ...], k: tuple[Expr, ...]) -> Expr:
             point, panel, tile, column = at
-            return left[point, tile, k[0]] * right[point, panel, k[0], column]
+            return multiplied(
+                left[point, tile, k[0]],
+                right[point, panel, k[0], column],
+                m.dtype,
+                DOT2 if m.pairs else None,
+            )
 
         return Compute((reduction(Buffer(out, *self.typed(out)), [m.terms], "sum", term),))
 

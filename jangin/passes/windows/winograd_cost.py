@@ -13,6 +13,10 @@ from jangin.targets.figures import WinogradFigures
 PACKED = 4
 """The time to pack one weight for a block of tiles, in multiply-adds. Constant weights are packed before."""
 
+STORED = 3
+"""The time to transform one weight that is stored in the transform's order, in multiply-adds. It is counted
+in instructions of WebAssembly."""
+
 
 def is_window(conv: Conv) -> bool:
     """Return whether Winograd's method fits a convolution's windows, over images or videos."""
@@ -41,6 +45,8 @@ class Estimate:
     images: int = 1
     changing: bool = False
     batch: int = 1
+    stored: bool = False
+    """Whether a run transforms constant weights, which are stored as the transform reads them."""
 
     def best(self) -> Transform | None:
         """Return the transform that should be quickest, or None if none is clearly quicker than the direct
@@ -98,6 +104,8 @@ class Estimate:
 
     def _weights(self, t: Transform) -> float:
         """Return the time to transform the weights in a run."""
+        if self.stored:
+            return self._transformed(t) * STORED
         return self._moved(self._transformed(t)) if self.changing else 0
 
     def _per_weight(self, rows: int) -> float:

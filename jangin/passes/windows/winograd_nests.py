@@ -11,7 +11,6 @@ apart. Tiles are numbered image by image within each row, and column, of tiles.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce
 
 from jangin.ir.dtype import F32, DType
 from jangin.ir.expr import Buffer, Const, Expr, Load, Var, const, land, select
@@ -256,34 +255,29 @@ Taps = Callable[[Expr, Expr, int, int], Expr]
 """A function that returns the weight of an output, a channel, and a tap's row and column."""
 
 
-def weights_nest(t: Transform, channels: int, outputs: int, lanes: int, taps: Taps, panel: int = 0) -> Stmt:
+def weights_nest(
+    t: Transform, channels: int, outputs: int, lanes: int, taps: Taps, panel: int = 0, dtype: DType = F32
+) -> Stmt:
     """Return the loop nest of U = G g G^T [products, channels, outputs] for g [outputs, channels, 3, 3]. With
     `panel`, U is panels of so many outputs: [products, panels, channels, panel].
 
     A vector has several outputs, whose weights lie far apart. The next channels' lie in the same lines. A
     task makes all outputs of a few channels, so that it writes whole rows of U one after the other."""
     panels = (outputs // panel, channels, panel) if panel else (channels, outputs)
-    out = Buffer("out", F32, tuple(map(const, (t.products, *panels))))
-    grid = _registers("grid", t.size * TAPS, F32)
+    out = Buffer("out", dtype, tuple(map(const, (t.products, *panels))))
+    grid = _registers("grid", t.size * TAPS, dtype)
     most = max(1, min(CHANNELS, channels // PARTS))
     several = next(n for n in range(most, 0, -1) if channels % n == 0)
     group, lane, part, one = Var("g"), Var("o"), Var("p"), Var("c")
     c = part * several + one
 
-    def combined(rows: Sequence[Expr]) -> list[Expr]:
-        combined_ = []
-        for factors in t.matrix:
-            terms = [e * const(float(f), F32) for f, e in zip(factors, rows, strict=True) if f]
-            combined_.append(reduce(lambda v, w: v + w, terms))
-        return combined_
-
     def transformed(o: Expr) -> Stmt:
         parts: list[Stmt] = []
         for j in range(TAPS):
-            column = combined([taps(o, c, i, j) for i in range(TAPS)])
+            column = t.combined([taps(o, c, i, j) for i in range(TAPS)])
             parts += [Store(grid, (const(n * TAPS + j),), e) for n, e in enumerate(column)]
         for n in range(t.size):
-            row = combined([grid[n * TAPS + j] for j in range(TAPS)])
+            row = t.combined([grid[n * TAPS + j] for j in range(TAPS)])
             at = (o // panel, c, o % panel) if panel else (c, o)
             parts += [Store(out, (const(n * t.size + i), *at), e) for i, e in enumerate(row)]
         return Alloc(grid, block(*parts))

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import reduce
+from operator import add
 
 import numpy as np
 
@@ -57,6 +59,13 @@ class Transform:
             norm = 2 * q * q * math.prod(q * q - o * o for o in self.pairs if o != q)
             rows += [np.array([1, s, s * s]) / norm for s in (q, -q)]
         return np.stack([*rows, np.array([0.0, 0, 1])])
+
+    def combined(self, g: Sequence[Expr]) -> list[Expr]:
+        """Return G g: the `size` transformed values of three weights."""
+        return [
+            reduce(add, (_scaled(float(f), e) for f, e in zip(row, g, strict=True) if f))
+            for row in self.matrix
+        ]
 
     def inputs(self, d: Sequence[Expr]) -> list[Expr]:
         """Return B^T d: the `size` transformed values of `size` inputs."""
@@ -148,6 +157,15 @@ class PairTransform(Transform):
         """The power of 2 in times^2."""
         return 2 * ((self.times & -self.times).bit_length() - 1)
 
+    def combined(self, g: Sequence[Expr]) -> list[Expr]:
+        out = []
+        for row in self.matrix:
+            terms = [(int(f), e) for f, e in zip(row, g, strict=True) if f]
+            up, down = ([_times(abs(f), e) for f, e in terms if (f > 0) is s] for s in (True, False))
+            total = reduce(_plus, up) if up else const(0, I32)
+            out.append(reduce(_less, down, total))
+        return out
+
     def inputs(self, d: Sequence[Expr]) -> list[Expr]:
         if self.tile == 2:
             return [_less(d[2], d[0]), _plus(d[2], d[1]), _less(d[2], d[1]), _less(d[3], d[1])]
@@ -190,6 +208,14 @@ def _less(a: Expr, b: Expr) -> Expr:
 
 def _doubled(e: Expr) -> Expr:
     return _plus(e, e)
+
+
+def _times(factor: int, e: Expr) -> Expr:
+    """Return both numbers of a pair times a whole factor of at least 1."""
+    if factor == 1:
+        return e
+    double = _doubled(_times(factor // 2, e))
+    return _plus(double, e) if factor % 2 else double
 
 
 F2 = Transform((1.0,))
