@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from jangin.ir.products import DOT1H, DOT2B, DOT2BF, DOT4, DOT4BF, DOT4U, DOT8, DOT8U, Product
+from jangin.ir.products import DOT1B, DOT1H, DOT2B, DOT2BF, DOT4, DOT4BF, DOT4U, DOT8, DOT8U, Product
 from jangin.targets.arm_rows import NEON, NEON32
 from jangin.targets.figures import FusionFigures, WinogradFigures
 from jangin.targets.processor import Processor
@@ -52,13 +52,17 @@ ARMV7 = Target(
     Processor(
         16, 16, index_bits=32, lane_operands=True, issue=2, hints=False, masks=False, offsets=False,
         products=(DOT2B,),
-        several_loads="llvm.arm.neon.vld1x{count}.v4f32.p0", several=2, fusion=_FUSION, winograd=_WINOGRAD,
+        several_loads="llvm.arm.neon.vld1x{count}.v4f32.p0", several=2, winograd=_WINOGRAD,
+        fusion=replace(_FUSION, byte_weights=True),
     ),
     c_flags=("-march=armv7-a+neon-vfpv4", "-mfloat-abi=hard"),
+    c_figures=(
+        ("products", (DOT2B, DOT1B)), ("floats", False), ("several_sums", False), ("lane_operands", False),
+    ),
 )  # fmt: skip
 """32-bit processors from the Cortex-A7 on: NEON, and the hard-float ABI, which passes floats in registers.
 NEON takes subnormal numbers for zero and makes none. It has two multiply-adds, but the fused one takes no
-lane."""
+lane. C compilers make NEON of vectors of integers alone, because these are exact."""
 CORTEX_A7 = replace(
     ARMV7, name="cortex-a7", cpu="cortex-a7",
     c_flags=("-mcpu=cortex-a7", "-mfpu=neon-vfpv4", "-mfloat-abi=hard"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from jangin.ir.dtype import F16, F32, I16, DType
+from jangin.ir.dtype import F16, F32, I8, I16, U8, U16, DType
 from jangin.ir.products import DOT1H
 from jangin.targets.rows import (
     CONVERSIONS,
@@ -189,7 +189,41 @@ NEON: tuple[Row, ...] = (
 )  # fmt: skip
 """The rows of 64-bit Arm processors. All of them fuse multiply-adds."""
 
+
+def _widening(dtype: DType) -> Iterator[Row]:
+    """Yield the load in C that widens four small integers to i32, and the store that keeps the lowest bits of
+    four."""
+    sign, bits = "u" if dtype.kind == "u" else "s", dtype.bits
+    load = "vld1_{0}16((const {1}int16_t *)memory)"
+    store = "vst1_s16((int16_t *)memory, vmovn_s32((int32x4_t)x))"
+    if bits == 8:
+        load = "vget_low_{0}16(vmovl_{0}8(vreinterpret_{0}8_u32(vld1_dup_u32((const uint32_t *)memory))))"
+        short = "vmovn_s32((int32x4_t)x)"
+        word = f"vreinterpret_u32_s8(vmovn_s16(vcombine_s16({short}, {short})))"
+        store = f"vst1_lane_u32((uint32_t *)memory, {word}, 0)"
+    yield Row(
+        "load_i32", (dtype,), "memory: T[N]", "i32", "r[i] = i32(memory[i])", lanes=4,
+        c=f"({{i32}})vmovl_{sign}16({load.format(sign, 'u' if sign == 'u' else '')})",
+    )  # fmt: skip
+    yield Row(
+        "store_i32", (dtype,), "x: i32[N], memory: out T[N]", "", "memory[i] = T(x[i])", lanes=4, c=store
+    )
+
+
+_PAIRS_OF_BYTES = replace(
+    DOT2B, lanes=4, multiplies=2, becomes=r"vpadal\.s16\s",
+    llvm="""
+    %a = bitcast {T} %x to <8 x i8>
+    %b = bitcast {T} %y to <8 x i8>
+    %both = call <8 x i16> @llvm.arm.neon.vmulls.v8i16(<8 x i8> %a, <8 x i8> %b)
+    call {i32} @llvm.arm.neon.vpadals.v4i32.v8i16({i32} %z, <8 x i16> %both)""",
+    c="({i32})vpadalq_s16((int32x4_t)z, vmull_s8((int8x8_t)x, (int8x8_t)y))",
+)  # fmt: skip
+"""`dot2b` of one register of sums, which takes half a register of each operand."""
+
 NEON32: tuple[Row, ...] = (
+    _PAIRS_OF_BYTES,
+    *(row for dtype in (I8, U8, I16, U16) for row in _widening(dtype)),
     replace(FMA, dtypes=(F32,), becomes=r"vmla\.f32\s"),
     replace(
         CONVERSIONS[F16][0],

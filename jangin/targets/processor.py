@@ -54,6 +54,8 @@ class Processor(Machine):
     then count instructions."""
     atomics: bool = True
     """There are atomic additions. Without them a program has one thread. `ahead` writes the API by it."""
+    several_sums: bool = True
+    """A vector of words may have its sums in several registers. Templates make shorter vectors without it."""
     floats: bool = True
     """There are instructions for f32. Without them `passes.precision.integers` multiplies no integers as
     f32."""

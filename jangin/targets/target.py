@@ -52,6 +52,8 @@ class Target:
     """The kinds of output that `jangin compile --emit` can make for the target."""
     c_flags: tuple[str, ...] = field(default=(), repr=False)
     """The options that gcc and clang are given to compile C for the target."""
+    c_figures: tuple[tuple[str, Any], ...] = field(default=(), repr=False)
+    """Figures of the machine, by name, that differ for C."""
     c_compiler: str = field(default="", repr=False)
     """The C compiler that `jangin compile` asks how large the code becomes; empty for none."""
     c_library: tuple[str, ...] = field(default=(), repr=False)
@@ -100,7 +102,8 @@ class Target:
         """The target for C: without products in 64-bit words and wide products, because C compilers would
         keep them in memory."""
         products = tuple(p for p in self.machine.products if p.word in (I8, I32))
-        return self.emitted.with_figures(products=products, wide_products=False)
+        figures = {"products": products, "wide_products": False, **dict(self.c_figures)}
+        return self.emitted.with_figures(**figures)
 
     @property
     def abi(self) -> Abi:

@@ -129,7 +129,8 @@ def _lanes(workload: Workload, stage: te.Stage, size: int) -> int:
     if sums_across(workload, stage):
         return 1
     processor, columns = workload.processor, stage.axes[-1].extent if stage.axes else None
-    lanes, product = processor.lanes(size), product_of(stage.body)
+    product = product_of(stage.body)
+    lanes = processor.lanes(size if processor.several_sums else max(size, stage.body.dtype.bytes))
     few = isinstance(columns, Const) and columns.value <= lanes // 2 and processor.vector_bytes > HALVED
     row = workload.target.product_row(product.by_lanes, lanes // 2) if product else None
     return lanes // 2 if few and (row is None or row.becomes) else lanes

@@ -176,6 +176,9 @@ _GCC = """#if defined __GNUC__ && !defined __clang__
 #else
 #pragma GCC optimize("no-gcse", "no-tree-loop-im", "no-move-loop-invariants", "no-schedule-insns2")
 #pragma GCC optimize("ira-region=one")
+#ifdef __arm__
+#pragma GCC optimize("no-schedule-insns", "no-inline-functions-called-once")
+#endif
 #endif
 #endif"""
 """The options with which GCC compiles kernels.
@@ -185,9 +188,10 @@ values than there are registers. The generated loops have hoisted them already. 
 whole function: allocation by loop spilled tiles that need all registers.
 
 Arm's microcontrollers have 14 registers. There allocation by loop is better, because outer loops need
-registers too. GCC's first scheduling loads a tile's operands too early, and spills accumulators. An inlined
-kernel gives registers to its caller. With these options int8 kernels take 0.8 of the instructions. Helium's
-vectors are loaded by functions, which GCC would call before all arithmetic, and spill their results.
+registers too. On 32-bit Arm processors, GCC's first scheduling loads a tile's operands too early, and spills
+accumulators. An inlined kernel gives registers to its caller. With these options int8 kernels take 0.8 of
+the instructions on microcontrollers. Helium's vectors are loaded by functions, which GCC would call before
+all arithmetic, and spill their results.
 """
 _CONTRACT = """#if defined __clang__
 #pragma STDC FP_CONTRACT OFF
@@ -201,7 +205,7 @@ _QUIET = '#pragma GCC diagnostic ignored "-Wpsabi"'
 inlined."""
 _INTRINSICS = """#if defined __x86_64__
 #include <immintrin.h>
-#elif defined __aarch64__
+#elif defined __ARM_NEON
 #include <arm_neon.h>
 #elif defined __ARM_FEATURE_DSP
 #include <arm_acle.h>
