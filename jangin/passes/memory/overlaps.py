@@ -7,7 +7,7 @@ kernel's tasks then run in order, on the caller's thread. This is for machines w
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -16,6 +16,10 @@ from jangin.ir.plan import ZERO, Launch, Plan, aligned
 
 TRIES = 120
 """Orders in which buffers are placed. A hundred buffers take some 0.2 s."""
+
+
+FULLEST = 4
+"""Launches with the most bytes from which buffers are placed outward."""
 
 
 class Item(NamedTuple):
@@ -82,15 +86,15 @@ def placed(items: Sequence[Item], over: Mapping[Pair, int]) -> tuple[dict[str, i
     """Return the buffers' offsets, and the bytes of the smallest arena that was found.
 
     `over` has the distances. Buffers are placed one by one, each at the place that makes the arena least
-    larger. The first order is by size or by time. It is changed step by step, as long as the arena doesn't
-    become larger. The result is deterministic."""
+    larger. The first order is by size, by time, or from one of the fullest launches outward. It is changed
+    step by step, as long as the arena doesn't become larger. The result is deterministic."""
     near = {
         item: [o for o in items if o is not item and o.first <= item.last and item.first <= o.last]
         for item in items
     }
     by_size = sorted(items, key=lambda i: (-i.size, i.first))
     by_time = sorted(items, key=lambda i: i.first), sorted(items, key=lambda i: -i.last)
-    starts = ((_placed(order, near, over), order) for order in (by_size, *by_time))
+    starts = ((_placed(order, near, over), order) for order in (by_size, *by_time, *_outward(items)))
     best, order = min(starts, key=lambda found: found[0][1])
     chance = random.Random(0)
     for n in range(TRIES if len(items) > 1 else 0):
@@ -107,6 +111,15 @@ def placed(items: Sequence[Item], over: Mapping[Pair, int]) -> tuple[dict[str, i
         if attempt[1] <= total:
             best, order = attempt, other
     return best
+
+
+def _outward(items: Sequence[Item]) -> Iterator[Sequence[Item]]:
+    """Yield the buffers from each of the fullest launches outward. Launches that need less memory then fit in
+    what these need."""
+    last = max((i.last for i in items), default=-1)
+    held = [sum(i.size for i in items if i.first <= n <= i.last) for n in range(last + 1)]
+    for n in sorted(range(last + 1), key=lambda n: -held[n])[:FULLEST]:
+        yield sorted(items, key=lambda i: (max(i.first - n, n - i.last, 0), -i.size))
 
 
 def _placed(
