@@ -12,7 +12,7 @@ def __getattr__(name: str) -> Any:
     if name.startswith("_"):
         raise AttributeError(f"module 'jangin.blas' has no attribute {name!r}")
     if name == "set_threads":
-        from jangin.blas.compiled import set_threads as function
+        from jangin.blas.calls import set_threads as function
     else:
         import jangin.blas.batched as batched
         import jangin.blas.calls as calls

@@ -8,20 +8,21 @@ always writes into such an array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+import os
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache, partial
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from jangin.blas.blocked import Blocked, is_large
-from jangin.blas.compiled import run, set_to
-from jangin.blas.direct import Direct, Made, keep, same_kind
+from jangin.blas.compiled import run, set_number, set_to
+from jangin.blas.direct import Direct, keep, same_kind
 from jangin.blas.routine import NUMPY, NUMPY_REALS, PAIRS, Routine
 from jangin.blas.table import BATCHED, COMPLEX, ROUTINES
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
+from jangin.runtime.calls import Function, Result, are_known
 
 _OPTION_OF = {"lower": "uplo", "trans_a": "transa", "trans_b": "transb"}
 """SciPy's names of options that Fortran calls otherwise."""
@@ -48,30 +49,29 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
     """Return the function of a routine for one type, called as SciPy's is."""
     required, _, optional = routine.scipy.replace("]", "").partition("[")
     names = [n for n in (*required.split(","), *optional.split(",")) if n]
-    needed = [n for n in required.split(",") if n]
+    needed, name = [n for n in required.split(",") if n], routine.named(letter)
 
     repeated: dict[Hashable, Direct] = {}
-    last: list[Direct | None] = [None, None]  # the call that is tried first, and the one before this
+    last: list[Direct | None] = [None]
     dtype = np.dtype(NUMPY[letter])
 
-    def call(*given: Any, **named: Any) -> Any:
-        if not named and (first := last[0]) is not None and (result := first.taken(given)) is not None:
-            return result
+    def general(*given: Any, **named: Any) -> Any:
         held = (*given, *named.values()) if named else given
         kind = (*named, set_to(), *same_kind(held, dtype))
         direct = repeated.get(kind)
         if direct is not None and direct.fits(held):
-            if not named and direct is last[1] and direct.expect(given):
+            if native is not None and last[0] is not direct:
                 last[0] = direct
-            last[1] = direct
+            elif native is not None:
+                direct.teach(native, held, tuple(named))
             return direct(held)
         unknown = [n for n in named if n not in names or n in names[: len(given)]]
         if len(given) > len(names) or unknown:
-            raise TypeError(f"{call.__name__}({routine.scipy}) got {unknown or f'{len(given)} arguments'}")
+            raise TypeError(f"{name}({routine.scipy}) got {unknown or f'{len(given)} arguments'}")
         arguments = (*zip(names, given, strict=False), *named.items())
         values = {n: value for n, value in arguments if value is not None}
         if lacking := [n for n in needed if n not in values]:
-            raise TypeError(f"{call.__name__}({routine.scipy}) lacks {', '.join(lacking)}")
+            raise TypeError(f"{name}({routine.scipy}) lacks {', '.join(lacking)}")
         prepared = _Call(letter, routine, values)
         results = prepared.results()
         if prepared.is_repeatable(results):
@@ -79,28 +79,35 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
             keep(repeated, kind, prepared.direct(places))
         return results
 
-    call.__name__ = call.__qualname__ = routine.named(letter)
-    call.__doc__ = f"{call.__name__}({routine.scipy})\n\nSee scipy.linalg.blas.{call.__name__}."
-    call.typecode = letter  # type: ignore[attr-defined]  # get_blas_funcs of SciPy gives it too
-    return call
+    native = Function(name, general) if are_known() else None
+    if native is not None:
+        _natives.append(native)
+    call: Any = general if native is None else partial(native.function)  # a partial function takes attributes
+    call.__name__ = call.__qualname__ = name
+    call.__doc__ = f"{name}({routine.scipy})\n\nSee scipy.linalg.blas.{name}."
+    call.typecode = letter  # get_blas_funcs of SciPy gives it too
+    function_of_type: Callable[..., Any] = call
+    return function_of_type
 
 
-def _itself(written: Array) -> Array:
-    return written
+_natives: list[Function] = []
+"""The functions of all routines so far. They know calls on the number of threads that is set."""
 
 
-def _empty(shape: tuple[int, ...], dtype: Any, values: Sequence[Any]) -> Array:
-    return np.empty(shape, dtype)
+def set_threads(threads: int | None) -> None:
+    """Let all later calls run on `threads` threads. None, the default, means as many as the process may
+    use."""
+    set_number(threads)
+    _forget()
 
 
-def _copied(place: int, values: Sequence[Any]) -> Array:
-    return np.array(values[place], order="F")
+def _forget() -> None:
+    for native in _natives:
+        native.forget()
 
 
-def _in_columns(
-    fill: Callable[..., Array], shape: tuple[int, ...], dtype: Any, values: Sequence[Any]
-) -> Array:
-    return fill(shape, dtype, "F")
+if hasattr(os, "register_at_fork"):  # a forked process has no threads but its own
+    os.register_at_fork(after_in_child=_forget)
 
 
 class _Call:
@@ -284,26 +291,19 @@ class _Call:
     def direct(self, places: Mapping[str, int]) -> Direct:
         """Return the call that repeats this one. `places` has the number of each argument by its name."""
         (name,) = self.routine.written
-        shown: Callable[[Array], Any] = _itself
-        own = None
+        dtype, shape = np.dtype(self.dtype), () if name == "result" else self.arrays[name].shape
         if name == "result":
             own_type = NUMPY_REALS[self.letter] if self.routine.is_real else self.dtype
-            maker: Made = partial(_empty, (), OTHER_RESULTS.get(self.routine.name, own_type))
-            shown = np.ndarray.item
+            result = Result("value", np.dtype(OTHER_RESULTS.get(self.routine.name, own_type)))
         elif name not in self.routine.in_place(self.letter):
-            shape = tuple(reversed(self.arrays[name].shape))
-            maker = partial(_empty, shape, self.dtype)
-            shown = np.transpose if len(shape) > 1 else shown
+            result = Result("empty", dtype, shape)
         elif name not in places:
-            fill = np.empty if self._is_unread() and "beta" not in places else np.zeros
-            maker = partial(_in_columns, fill, self.arrays[name].shape, self.dtype)
-        elif self._is_copied(name):
-            maker = partial(_copied, places[name])
+            is_unread = self._is_unread() and "beta" not in places
+            result = Result("empty" if is_unread else "zeros", dtype, shape)
         else:
-            own = places[name]
-            maker = itemgetter(own)
+            result = Result("copy" if self._is_copied(name) else "own", dtype, argument=places[name])
         operands, routine, letter = self.operands, self.routine, self.letter
-        return Direct(routine, letter, self.options, self.sizes, operands, places, maker, shown, own)
+        return Direct(routine, letter, self.options, self.sizes, operands, places, result)
 
     def _is_idle(self, operands: Mapping[str, Array]) -> bool:
         """Return whether the call changes nothing."""

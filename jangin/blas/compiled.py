@@ -26,14 +26,13 @@ _making = threading.RLock()
 _chosen: list[int | None] = [None]
 
 
-def set_threads(threads: int | None) -> None:
-    """Let all later calls run on `threads` threads. None, the default, means as many as the process may
-    use."""
+def set_number(threads: int | None) -> None:
+    """Let all kernels that are loaded later run on `threads` threads (see `calls.set_threads`)."""
     _chosen[0] = None if threads is None else counted(threads)
 
 
 def set_to() -> int | None:
-    """Return the number that `set_threads` was given last."""
+    """Return the number that `set_number` was given last."""
     return _chosen[0]
 
 
@@ -73,7 +72,8 @@ class Ready:
     def __init__(self, made: Executable, sizes: tuple[int, ...]) -> None:
         call = made.native_call(sizes)
         self.table, self._held = call.table, call
-        self.entry, self.take = ENTRY.prepared(*call.words), call.take
+        self.words, self.caller = call.words, call.caller
+        self.entry = ENTRY.prepared(*call.words)
         self.places = [*call.inputs, *(call.outputs[n] for n in made.plan.outputs if n in call.outputs)]
 
     def run(self, addresses: Sequence[int]) -> None:

@@ -6,14 +6,13 @@ is equal. A kernel with its own working memory is then ready, and so is the plac
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from jangin.blas.compiled import Ready, loaded, set_to
+from jangin.blas.compiled import Ready, loaded
 from jangin.blas.routine import NUMPY, NUMPY_REALS, Routine
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import (
@@ -24,24 +23,23 @@ from jangin.runtime.arrays import (
     array_wanted,
     number_wanted,
     object_wanted,
-    wanted,
 )
-from jangin.runtime.functions import TAKE
+from jangin.runtime.calls import Function, Known, Result
 
 KINDS = 16
 """The most kinds of calls of a routine that are kept ready."""
 _keeping = threading.Lock()
 
-Made = Callable[[Sequence[Any]], Array]
-"""Makes the array that is written, from the values of a call."""
+LOCKED = 1 << 17
+"""The most bytes of arrays of a call that keeps Python's lock. A product of this size takes about 10 us, and
+giving the lock back costs 0.1."""
 
 
 class Direct:
     """A call that is repeated with other memory and other factors.
 
     `options`, `sizes` and `operands` are those of the first call. `places` has the number of each argument by
-    its name. `made` makes the written array, and `shown` gives what the call returns of it. `own` is the
-    number of the caller's array that is written."""
+    its name. `result` makes the written array."""
 
     def __init__(
         self,
@@ -51,9 +49,7 @@ class Direct:
         sizes: Mapping[str, int],
         operands: Mapping[str, Array],
         places: Mapping[str, int],
-        made: Made,
-        shown: Callable[[Array], Any],
-        own: int | None,
+        result: Result,
     ) -> None:
         kernel, inputs, order = loaded(routine, letter, options)
         ordered = tuple(sizes[n] for n in order)
@@ -64,48 +60,38 @@ class Direct:
 
         self._new = new
         self._free: list[_Prepared] = []
-        self.made, self.shown, self.idle = made, shown, places.get(routine.idle)
-        self.own, self.threads = own, set_to()
+        self.result, self.idle = result, places.get(routine.idle)
+        self._known: Known | None = None
+        self._is_described = False
 
     def fits(self, values: Sequence[Any]) -> bool:
         """Return whether a call of this kind can be repeated: its factor isn't 0, and its array that is
         written may be."""
         if self.idle is not None and values[self.idle] == 0:
             return False
-        return self.own is None or values[self.own].flags.writeable
+        return self.result.kind != "own" or values[self.result.argument].flags.writeable
 
-    def taken(self, values: tuple[Any, ...]) -> Any:
-        """Return what the call returns, or None if it isn't one that repeats this one in all. Native code
-        compares the values, so this takes less time than finding the call's kind does."""
-        try:
-            prepared = self._free.pop()
-        except IndexError:
-            return None
-        wanted = prepared.wanted
-        if wanted is None or self.threads != set_to():
-            self._free.append(prepared)
-            return None
-        wanted[0] = id(values)
-        if not prepared.take() or (self.idle is not None and values[self.idle] == 0):
-            self._free.append(prepared)
-            return None
-        written = self.made(values)
-        if self.own is None:
-            table, lies = prepared.table, address(written)
-            for at in prepared.outs:
-                table[at] = lies
-        prepared.entry()
-        self._free.append(prepared)
-        return self.shown(written)
+    def teach(self, function: Function, values: Sequence[Any], names: Sequence[str]) -> None:
+        """Let a function know calls with values like these, of which the last ones are given by `names`, if
+        native code can check them."""
+        if not self._is_described:
+            self._is_described = True
+            self._known = self._described(values, names)
+        if self._known is not None and function.known is not self._known:
+            function.learn(self._known)
 
-    def expect(self, values: tuple[Any, ...]) -> bool:
-        """Let `taken` repeat calls with values like these. Return whether it can."""
-        free = tuple(self._free)  # other threads take from it
-        for prepared in free:
-            if not prepared.is_tried:
-                prepared.is_tried = True
-                prepared.expect(values, self.own)
-        return any(prepared.wanted for prepared in free)
+    def _described(self, values: Sequence[Any], names: Sequence[str]) -> Known | None:
+        prepared, result = self._new(), self.result
+        objects = prepared.expected(values, result.argument if result.kind == "own" else None)
+        if objects is None or not prepared.ready.caller:
+            return None
+        unlocks = sum(v.nbytes for v in values if isinstance(v, np.ndarray)) > LOCKED
+        factor = next((n for n, place in prepared.numbers if place == self.idle), None)
+        ready = prepared.ready
+        return Known(
+            ready.caller, ready.words, ready.table, objects, names, result, prepared.outs, unlocks, factor,
+            prepared,
+        )  # fmt: skip
 
     def __call__(self, values: Sequence[Any]) -> Any:
         """Return what the call returns."""
@@ -113,7 +99,7 @@ class Direct:
             prepared = self._free.pop()
         except IndexError:
             prepared = self._new()
-        written = self.made(values)
+        written = self.result.made(values)
         table = prepared.table
         for at, place in prepared.arrays:
             table[at] = address(values[place])
@@ -123,7 +109,7 @@ class Direct:
             table[at] = address(written)
         prepared.entry()
         self._free.append(prepared)
-        return self.shown(written)
+        return self.result.shown(written)
 
 
 class _Prepared:
@@ -138,10 +124,7 @@ class _Prepared:
         held: Mapping[str, Array],
         places: Mapping[str, int],
     ) -> None:
-        self.entry, self.table, self._held = ready.entry, ready.table, [ready, held]
-        self._taker, self.take = ready.take, _nothing_taken
-        self.wanted: Any = None
-        self.is_tried = False
+        self.ready, self.entry, self.table, self._held = ready, ready.entry, ready.table, [held]
         self.arrays: list[tuple[int, int]] = []
         self.numbers: list[tuple[Array, int]] = []
         self.outs = ready.places[-1]
@@ -158,9 +141,9 @@ class _Prepared:
             for at in ats:
                 self.table[at] = lies
 
-    def expect(self, values: tuple[Any, ...], own: int | None) -> None:
-        """Make the table by which native code takes values like these, if it can. `own` is the number of the
-        array that is written."""
+    def expected(self, values: Sequence[Any], own: int | None) -> list[list[int]] | None:
+        """Return what native code wants of values like these (`runtime.arrays`), or None if it can't check
+        them. `own` is the number of the array that is written."""
         numbers = {place: number for number, place in self.numbers}
         objects = []
         for n, value in enumerate(values):
@@ -169,7 +152,7 @@ class _Prepared:
                 flags = WRITEABLE | ALIGNED if n == own else ALIGNED
                 places += self.outs if n == own else []
                 if places and not value.flags.f_contiguous:
-                    return
+                    return None
                 objects.append(
                     array_wanted(value.shape, value.dtype, places, flags | (F_ORDER if places else 0))
                 )
@@ -181,19 +164,12 @@ class _Prepared:
                 if n in numbers:
                     numbers[n][()] = value
             else:
-                return
-        if self._taker:
-            self.wanted = wanted(objects)
-            given = ctypes.addressof(self.table), ctypes.addressof(self.wanted)
-            self.take = TAKE.prepared(self._taker, *given, locked=True)
+                return None
+        return objects
 
 
-NUMBERS: Mapping[str, tuple[type, ...]] = {"f": (float, np.float64), "c": (complex,)}
+NUMBERS: Mapping[str, tuple[type, ...]] = {"f": (float, np.float64), "c": (complex, float, np.float64)}
 """The types of factors that native code reads, by the kind of their memory's type."""
-
-
-def _nothing_taken() -> int:
-    return 0
 
 
 def keep(kinds: dict[Hashable, Direct], kind: Hashable, direct: Direct) -> None:

@@ -53,7 +53,7 @@ class NativeCall:
       addresses of each input and output.
     - `sources` has for each output its buffer, and the buffer's address if it is neither input nor output.
     - `failure` makes the exception for the number of a failed check.
-    - `take` is the address of `functions.TAKE`, or 0 if objects of Python can't be read.
+    - `caller` is the address of `functions.CALL`, or 0 if the code lacks it.
     - `held` keeps the memory alive."""
 
     words: tuple[int, ...]
@@ -62,7 +62,7 @@ class NativeCall:
     outputs: Mapping[str, Sequence[int]]
     sources: Mapping[str, tuple[str, int]]
     failure: Callable[[int], Exception]
-    take: int
+    caller: int
     held: Any
 
 

@@ -94,3 +94,8 @@ table of pointers, and the numbers of floats and complex numbers where they are 
 `wanted` is made by `runtime.arrays.wanted`, with the address of the tuple of objects in its first word. The
 function reads Python's objects, so the interpreter's lock must be held. Files of version 7 and before may
 lack it."""
+
+CALL = Function("jangin_call_objects", "ptr", "ptr self, ptr args, i64 count, ptr names")
+"""A function that Python calls, of the kind METH_FASTCALL | METH_KEYWORDS. It runs a plan on arguments that
+`TAKE` would take, and calls a general function on others. `runtime.calls` describes what it reads. Older
+files lack it."""

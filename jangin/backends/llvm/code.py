@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 
 from jangin.backends.backend import Kernel
+from jangin.backends.llvm.call import call_text
 from jangin.backends.llvm.entry import entry_module
 from jangin.backends.llvm.flow import flow_module
 from jangin.backends.llvm.library import REST, library_module
@@ -46,6 +47,7 @@ def flow(target: Target) -> bytes:
 
 @cache
 def _pool_object(target: Target) -> bytes:
-    """Return the object file of the thread pool and the array check, which is the same in every model.
-    Compiling them takes longer than a small model's kernels."""
-    return compile_modules([("pool", pool_module(target)), ("take", take_module(target))], target)
+    """Return the object file of the thread pool and of the functions that take Python's objects, which is the
+    same in every model. Compiling them takes longer than a small model's kernels."""
+    taking = take_module(target) + call_text()
+    return compile_modules([("pool", pool_module(target)), ("take", taking)], target)

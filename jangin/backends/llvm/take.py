@@ -12,6 +12,9 @@ from jangin.backends.llvm.functions import head
 from jangin.runtime.functions import TAKE
 from jangin.targets.target import Target
 
+TAKEN = "jangin_taken"
+"""The name of the function that checks objects in a row, and takes their addresses and numbers."""
+
 
 def take_module(target: Target) -> str:
     """Return the LLVM IR module of `TAKE`, which checks a tuple of objects and stores the addresses of
@@ -19,7 +22,7 @@ def take_module(target: Target) -> str:
     return _TEXT.replace("<TRIPLE>", target.triple)
 
 
-def _word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
+def word(name: str, base: str, index: int | str, kind: str = "i64") -> str:
     """Return the i64 or pointer number `index` at `base`, as %name."""
     return (
         f"  %{name}.at = getelementptr i64, ptr {base}, i64 {index}\n  %{name} = load {kind}, ptr %{name}.at"
@@ -32,27 +35,40 @@ target triple = "<TRIPLE>"
 
 define {head(TAKE)} {{
 entry:
-{_word("given", "%wanted", 0, "ptr")}
-{_word("head", "%wanted", 1)}
-{_word("items", "%wanted", 2)}
-{_word("count", "%wanted", 3)}
-  %first.want = getelementptr i64, ptr %wanted, i64 4
+{word("given", "%wanted", 0, "ptr")}
+{word("head", "%wanted", 1)}
+{word("items", "%wanted", 2)}
+{word("count", "%wanted", 3)}
   %length.at = getelementptr i8, ptr %given, i64 %head
   %length = load i64, ptr %length.at
   %first = getelementptr i8, ptr %given, i64 %items
   %all = icmp eq i64 %length, %count
-  br i1 %all, label %next, label %no
+  br i1 %all, label %check, label %no
+check:
+  %fits = call i1 @{TAKEN}(ptr %first, ptr %table, ptr %wanted)
+  %result = zext i1 %fits to i32
+  ret i32 %result
+no:
+  ret i32 0
+}}
+
+define internal i1 @{TAKEN}(ptr %first, ptr %table, ptr %wanted) {{
+entry:
+{word("head", "%wanted", 1)}
+{word("count", "%wanted", 3)}
+  %first.want = getelementptr i64, ptr %wanted, i64 4
+  br label %next
 next:
   %k = phi i64 [ 0, %entry ], [ %k1, %taken ]
   %want = phi ptr [ %first.want, %entry ], [ %want.next, %taken ]
   %done = icmp eq i64 %k, %count
   br i1 %done, label %yes, label %each
 each:
-{_word("object", "%first", "%k", "ptr")}
-{_word("kind", "%want", 0)}
-{_word("want.id", "%want", 1, "ptr")}
+{word("object", "%first", "%k", "ptr")}
+{word("kind", "%want", 0)}
+{word("want.id", "%want", 1, "ptr")}
   %fields = getelementptr i8, ptr %object, i64 %head
-{_word("type", "%fields", -1, "ptr")}
+{word("type", "%fields", -1, "ptr")}
   %is.same = icmp eq i64 %kind, 3
   %compared = select i1 %is.same, ptr %object, ptr %type
   %fit = icmp eq ptr %compared, %want.id
@@ -62,13 +78,13 @@ fitting:
 same:
   br label %taken
 number:
-{_word("parts", "%want", 2)}
-{_word("number.to", "%want", 3, "ptr")}
+{word("parts", "%want", 2)}
+{word("number.to", "%want", 3, "ptr")}
   %is.single = icmp eq i64 %kind, 2
   br label %part
 part:
   %n = phi i64 [ 0, %number ], [ %n1, %kept ]
-{_word("value", "%fields", "%n", "double")}
+{word("value", "%fields", "%n", "double")}
   %n1 = add i64 %n, 1
   br i1 %is.single, label %single, label %double
 single:
@@ -84,18 +100,18 @@ kept:
   %written = icmp eq i64 %n1, %parts
   br i1 %written, label %taken, label %part
 array:
-{_word("data", "%fields", 0, "ptr")}
+{word("data", "%fields", 0, "ptr")}
   %rank.at = getelementptr i64, ptr %fields, i64 1
   %narrow = load i32, ptr %rank.at
   %rank = sext i32 %narrow to i64
-{_word("dims", "%fields", 2, "ptr")}
-{_word("dtype", "%fields", 5, "ptr")}
+{word("dims", "%fields", 2, "ptr")}
+{word("dtype", "%fields", 5, "ptr")}
   %flags.at = getelementptr i64, ptr %fields, i64 6
   %flags.narrow = load i32, ptr %flags.at
   %flags = zext i32 %flags.narrow to i64
-{_word("want.dtype", "%want", 2, "ptr")}
-{_word("want.flags", "%want", 3)}
-{_word("want.rank", "%want", 4)}
+{word("want.dtype", "%want", 2, "ptr")}
+{word("want.flags", "%want", 3)}
+{word("want.rank", "%want", 4)}
   %want.dims = getelementptr i64, ptr %want, i64 5
   %own.flags = and i64 %flags, %want.flags
   %same.flags = icmp eq i64 %own.flags, %want.flags
@@ -109,13 +125,13 @@ dim:
   %measured = icmp eq i64 %d, %rank
   br i1 %measured, label %fits, label %size
 size:
-{_word("is", "%dims", "%d")}
-{_word("should", "%want.dims", "%d")}
+{word("is", "%dims", "%d")}
+{word("should", "%want.dims", "%d")}
   %d1 = add i64 %d, 1
   %equal = icmp eq i64 %is, %should
   br i1 %equal, label %dim, label %no
 fits:
-{_word("places", "%want.dims", "%rank")}
+{word("places", "%want.dims", "%rank")}
   %p0 = add i64 %rank, 1
   %end = add i64 %p0, %places
   %words = add i64 %end, 5
@@ -125,7 +141,7 @@ place:
   %stored = icmp eq i64 %p, %end
   br i1 %stored, label %taken, label %store
 store:
-{_word("index", "%want.dims", "%p")}
+{word("index", "%want.dims", "%p")}
   %to = getelementptr ptr, ptr %table, i64 %index
   store ptr %data, ptr %to
   %p1 = add i64 %p, 1
@@ -136,8 +152,8 @@ taken:
   %k1 = add i64 %k, 1
   br label %next
 yes:
-  ret i32 1
+  ret i1 true
 no:
-  ret i32 0
+  ret i1 false
 }}
 """

@@ -19,7 +19,7 @@ from jangin.runtime.arrays import DESCRIBED, address, array_wanted, wanted
 from jangin.runtime.device import NativeCall, Transfer
 from jangin.runtime.devices.pools import pool_for
 from jangin.runtime.elf import Image, process_symbol
-from jangin.runtime.functions import ENTRY, FLOW, POOL_ROUNDS, TAKE
+from jangin.runtime.functions import CALL, ENTRY, FLOW, POOL_ROUNDS, TAKE
 from jangin.runtime.layout import Layout
 from jangin.runtime.libraries import PREFIX, bind
 from jangin.runtime.outputs import BYTE, LARGE, MANY_LINES, Outputs, aligned, fresh
@@ -107,8 +107,9 @@ class Code:
             sources[name] = (base, memory.table[numbers[name]] or 0)
         failed = partial(memory.failure, layout)
         words = memory.words(layout)
+        caller = self.image.address(CALL.name) if self.image.has(CALL.name) else 0
         return NativeCall(
-            words, memory.table, self.inputs, outputs, sources, failed, self.take, (self, memory)
+            words, memory.table, self.inputs, outputs, sources, failed, caller, (self, memory)
         )
 
 
