@@ -139,6 +139,6 @@ def _artifact(routine: Routine, letter: str, letters: tuple[str, ...], threads: 
     from jangin.compiler.pipeline import build_plan
 
     chosen = dict(zip(routine.options, letters, strict=True))
-    artifact = build_plan(Kernel(routine, letter, chosen, options.target.machine).graph(), options)
+    artifact = build_plan(Kernel(routine, letter, chosen, options.target.machine, threads).graph(), options)
     entries.put(name, artifact.save)
     return artifact

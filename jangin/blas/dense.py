@@ -26,6 +26,10 @@ ACROSS, FEW_ACROSS = 64, 16
 """Panels of columns of a task, and of a task of a product with few rows."""
 FEW_TASKS = 4
 """The number of tasks by rows below which columns are shared by more tasks."""
+LEAST_ACROSS = 2
+"""The least panels of columns of a task that is made for another thread. Each task copies its rows again."""
+WORTH = 20_000
+"""Multiply-adds of vectors that are worth another thread, about 2.5 us."""
 
 
 def ceil(a: Expr, b: Expr | int) -> Expr:
@@ -110,6 +114,8 @@ class Product:
         tasks_down = ceil(down, PANELS)
         wide = select(tasks_down < FEW_TASKS, const(FEW_ACROSS), const(ACROSS))
         tasks_across = ceil(across, wide)
+        if self.k.threads > 1:
+            tasks_across = maximum(tasks_across, ceil(self._parts(across), maximum(tasks_down, const(1))))
         own_down, own_across = Var("own_down"), Var("own_across")
         row, column = Var("row"), Var("column")
         rows = minimum(minimum(own_down, down - row), const(PANELS))
@@ -119,6 +125,11 @@ class Product:
         body = Let(own_across, ceil(across, maximum(tasks_across, const(1))), body)
         body = Let(own_down, ceil(down, maximum(tasks_down, const(1))), body)
         return For(task, tasks_down * tasks_across, body, "parallel")
+
+    def _parts(self, across: Expr) -> Expr:
+        """Return the number of tasks that the threads need, which is fewer in a small product."""
+        work = self.m * self.n * self.depth // (self.tile.lanes * WORTH)
+        return minimum(minimum(const(self.k.threads), across // LEAST_ACROSS), work)
 
     def _scalar(self, name: str) -> Expr:
         if name not in self.names.split():

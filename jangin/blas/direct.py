@@ -124,7 +124,8 @@ class _Prepared:
         held: Mapping[str, Array],
         places: Mapping[str, int],
     ) -> None:
-        self.ready, self.entry, self.table, self._held = ready, ready.entry, ready.table, [held]
+        self.ready, self.entry, self.table = ready, ready.entry, ready.table
+        self._held: list[Any] = [held]
         self.arrays: list[tuple[int, int]] = []
         self.numbers: list[tuple[Array, int]] = []
         self.outs = ready.places[-1]

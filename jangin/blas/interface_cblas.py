@@ -68,8 +68,7 @@ def cblas(c: Compiled) -> str:
     else:
         lines += ["  if (layout == CblasRowMajor) {", *(f"    {line}" for line in _of_rows(c))]
         lines += ["  } else if (layout == CblasColMajor) {", f"    {call};", "  } else {"]
-        name = f"cblas_{c.name}"
-        lines += ["    const int first = 1;", f'    xerbla_("{name}", &first, {len(name)});', "  }"]
+        lines += [f'    cblas_xerbla(1, "cblas_{c.name}", "Illegal layout setting, %d\\n", layout);', "  }"]
     return "\n".join([*lines, "}", ""])
 
 
@@ -104,7 +103,7 @@ def _conjugates(c: Compiled) -> tuple[list[str], list[str], Mapping[str, str]]:
             continue
         copy = f"conjugated_{c.letter}({vector}, {n}, inc{vector})"
         before.append(f"const void *u_{vector} = conjugates ? {copy} : {vector};")
-        before.append(f"const int step_{vector} = conjugates ? 1 : inc{vector};")
+        before.append(f"const int step_{vector} = conjugates && inc{vector} ? 1 : inc{vector};")
         after.append(f"if (conjugates) free((void *)u_{vector});")
         own |= {vector: f"u_{vector}", f"inc{vector}": f"&step_{vector}"}
     for name in (n for n in r.scalars if r.name in WITH_FACTORS and not _is_value(c, n)):
@@ -119,7 +118,7 @@ def _in_rows(r: Routine) -> Sequence[str]:
     swaps = {"m": "n", "n": "m", "kl": "ku", "ku": "kl"} if "m" in r.sizes else {}
     if r.name in ("gemm", "gemmtr"):
         swaps |= {"a": "b", "b": "a", "lda": "ldb", "ldb": "lda", "transa": "transb", "transb": "transa"}
-    if r.name in ("ger", "geru", "gerc", "syr2", "spr2", "her2", "hpr2"):
+    if r.name in ("ger", "geru", "gerc", "her2", "hpr2"):
         swaps |= {"x": "y", "y": "x", "incx": "incy", "incy": "incx"}
     return [swaps.get(w, w) for w in r.words]
 

@@ -15,6 +15,8 @@ typedef enum { CblasLeft = 141, CblasRight = 142 } CBLAS_SIDE;
 /* A program may define its own xerbla_, which is called with a routine's name and an argument's number. */
 void xerbla_(const char *name, const int *info, size_t length);
 void xerbla_array_(const char *name, const int *length, const int *info);
+/* It may define this one too, which CBLAS's functions call for a wrong layout. */
+void cblas_xerbla(int info, const char *name, const char *form, ...);
 int lsame_(const char *a, const char *b, size_t one, size_t other);
 float scabs1_(const void *z);
 double dcabs1_(const void *z);
@@ -43,6 +45,11 @@ typedef struct {
 __attribute__((weak)) void xerbla_(const char *name, const int *info, size_t length) {
   fprintf(stderr, " ** On entry to %.*s parameter number %2d had an illegal value\\n", (int)length,
           name, *info);
+}
+
+__attribute__((weak)) void cblas_xerbla(int info, const char *name, const char *form, ...) {
+  (void)form;
+  fprintf(stderr, " ** On entry to %s parameter number %2d had an illegal value\\n", name, info);
 }
 
 void xerbla_array_(const char *name, const int *length, const int *info) {
@@ -121,7 +128,7 @@ static void put_vector(void *x, const void *made, int64_t n, int64_t step, size_
 #define CONJUGATED(T, L)                                                              \\
   static inline void *conjugated_##L(const void *x, int64_t n, int64_t step) {          \\
     const T *from = (const T *)x;                                                       \\
-    T *made = (T *)memory(2 * n * (int64_t)sizeof(T));                                  \\
+    T *made = (T *)memory(2 * (n > 0 ? n : 0) * (int64_t)sizeof(T));                    \\
     for (int64_t i = 0; i < n; ++i) {                                                   \\
       made[2 * i] = from[2 * place_of(i, n, step)];                                     \\
       made[2 * i + 1] = -from[2 * place_of(i, n, step) + 1];                            \\

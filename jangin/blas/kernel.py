@@ -26,12 +26,19 @@ class Kernel:
 
     `dtype` is the type of the elements, or of both parts of complex ones. `parts` is the number of parts of
     an element. They lie side by side, and shapes count parts. `options` has the letter of each option.
-    `operands` are the arguments by name."""
+    `operands` are the arguments by name. `threads` is the number that a large call is made for."""
 
-    def __init__(self, routine: Routine, letter: str, options: Mapping[str, str], machine: Machine) -> None:
+    def __init__(
+        self,
+        routine: Routine,
+        letter: str,
+        options: Mapping[str, str],
+        machine: Machine,
+        threads: int = 1,
+    ) -> None:
         self.routine, self.dtype, self.options = routine, PAIRS.get(letter) or TYPES[letter], options
         self.parts = 2 if letter in PAIRS else 1
-        self.machine = machine
+        self.machine, self.threads = machine, threads
         names = (*routine.sizes, *(f"ld{m}" for m in routine.matrices))
         self.b = Builder(f"{letter}{routine.name}", {Var(n): (const(0), None) for n in names})
         self.in_place = routine.in_place(letter)

@@ -94,8 +94,8 @@ class Known:
 
     `code` is the address of `functions.CALL`. `words` are the plan's entry and its arguments. `objects` is
     what `arrays.wanted` takes, for all arguments; the last ones have `names`. `places` are the entries of
-    `table` for the result's address. The call gives Python's lock back if it `unlocks`. `factor` is the number that
-    may not be 0. `held` keeps memory alive."""
+    `table` for the result's address. The call gives Python's lock back if it `unlocks`. `factor` is the
+    number that may not be 0. `held` keeps memory alive."""
 
     def __init__(
         self,

@@ -14,7 +14,7 @@ import numpy as np
 
 from jangin.ir.checks import IndexOutOfRange, failure
 from jangin.ir.graph import Array
-from jangin.ir.plan import ALIGN, Plan, PlanBuffer
+from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
 from jangin.runtime.arrays import DESCRIBED, address, array_wanted, wanted
 from jangin.runtime.device import NativeCall, Transfer
 from jangin.runtime.devices.pools import pool_for
@@ -107,16 +107,21 @@ class Code:
             sources[name] = (base, memory.table[numbers[name]] or 0)
         failed = partial(memory.failure, layout)
         words = memory.words(layout)
+        if not any(_is_shared(launch, layout) for launch in self.plan.launches):
+            words = (*words[:3], 0, *words[4:])  # counting callers of the pool takes 0.2 us
         caller = self.image.address(CALL.name) if self.image.has(CALL.name) else 0
-        return NativeCall(
-            words, memory.table, self.inputs, outputs, sources, failed, caller, (self, memory)
-        )
+        return NativeCall(words, memory.table, self.inputs, outputs, sources, failed, caller, (self, memory))
 
 
 def _symbol(name: str) -> int:
     """Return the address of a function that machine code calls. It is another maker's library's if its name
     begins with `PREFIX`, else the system's."""
     return bind(name) if name.startswith(PREFIX) else process_symbol(name)
+
+
+def _is_shared(launch: Launch, layout: Layout) -> bool:
+    """Return whether a launch has tasks for more than one thread."""
+    return 0 < layout.value(launch.grain) < layout.value(launch.tasks)
 
 
 def _let_go(image: Image) -> None:
