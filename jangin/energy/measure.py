@@ -7,6 +7,7 @@ from dataclasses import field
 
 import numpy as np
 
+from jangin.energy.marks import align
 from jangin.energy.sampler import Sampler
 from jangin.energy.series import Gap, Series
 from jangin.energy.source import EnergyError
@@ -24,6 +25,8 @@ REPEATS = 10
 """The most windows that are repeated because samples were missing."""
 POINTS = 200
 """The most points of a curve of power over time."""
+
+UNSEEN = "the meter doesn't show the marked load, so its clock is taken as it is"
 
 Work = Callable[[float], tuple[float, float, int]]
 """A function that calls the model for about so many seconds. It returns the monotonic times of the beginning
@@ -97,7 +100,9 @@ def rest(sampler: Sampler, source: int, seconds: float) -> Idle:
 def joules_per_call(sampler: Sampler, source: int, work: Work, idle: Idle, windows: int = WINDOWS) -> Used:
     """Measure the energy of a call in several windows, each as long as the sensor needs.
 
-    Raises EnergyError if the source ends, or if samples are missing again and again."""
+    A source with a clock of its own is aligned first, once. Raises EnergyError if the source ends, or if
+    samples are missing again and again."""
+    unseen = sampler.is_apart(source) and not align(sampler, source, work)
     first = _window(sampler, source, work, LEAST_SECONDS)
     seconds = max(LEAST_SECONDS, _needed(sampler.series(source), first))
     enough = first.seconds >= seconds or seconds <= LEAST_SECONDS
@@ -117,8 +122,9 @@ def joules_per_call(sampler: Sampler, source: int, work: Work, idle: Idle, windo
     net_doubt = doubt * (total + resting) / abs(total - resting) if total != resting else float("inf")
     return Used(
         sampler.names[source], median, low, high, float(np.median(gross)), total, resting, len(taken),
-        float(np.median([w.seconds for w in taken])), calls, doubt, net_doubt, _warning(doubt, net_doubt),
-        sampler.cost, {s.rail.name: w for s, w in zip(series, watts, strict=True)}, _power(series, taken),
+        float(np.median([w.seconds for w in taken])), calls, doubt, net_doubt,
+        UNSEEN if unseen else _warning(doubt, net_doubt), sampler.cost,
+        {s.rail.name: w for s, w in zip(series, watts, strict=True)}, _power(series, taken),
     )  # fmt: skip
 
 

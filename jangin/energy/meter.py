@@ -33,20 +33,25 @@ def meter(text: str) -> Source:
     without a shell."""
     if text.startswith(("http://", "https://")):
         rail = Rail("plug", resolution=plugs.PLUG_DIGIT, period=plugs.PLUG_PERIOD)
-        return Source(f"plug {text}", (rail,), lambda: _aligned(plugs.plug(text)))
+        return _source(f"plug {text}", rail, lambda: plugs.plug(text))
     kind, _, device = text.partition(":")
     if kind == "serial" and device:
-        return Source(f"meter {device}", (Rail("meter"),), lambda: _aligned(plugs.serial(device)))
+        return _source(f"meter {device}", Rail("meter"), lambda: plugs.serial(device))
     if text == "powermetrics":
         command = [*plugs.POWERMETRICS]
-        return Source(text, (Rail("chip"),), lambda: _aligned(_printed(command, plugs.combined_power)))
+        return _source(text, Rail("chip"), lambda: _printed(command, plugs.combined_power))
     known = {point.name: point for point in entry_points(group=GROUP)}
     if text in known:
-        return Source(f"meter {text}", (Rail(text),), lambda: _aligned(known[text].load()()))
+        return _source(f"meter {text}", Rail(text), lambda: known[text].load()())
     words = shlex.split(text)
     if not words:
         raise EnergyError("an empty text is no meter: give a command or the name of an entry point")
-    return Source(f"meter {words[0]}", (Rail("meter"),), lambda: _aligned(_printed(words)))
+    return _source(f"meter {words[0]}", Rail("meter"), lambda: _printed(words))
+
+
+def _source(name: str, rail: Rail, pairs: Callable[[], Iterable[tuple[float, float]]]) -> Source:
+    lags = [0.0]
+    return Source(name, (rail,), lambda: _aligned(pairs(), lags), lambda: lags[0])
 
 
 def _pair(line: str) -> tuple[float, float]:
@@ -86,8 +91,9 @@ def _printed(
         raise EnergyError(f"the meter ended with status {status}{f': {last[0][:200]}' if last else ''}")
 
 
-def _aligned(pairs: Iterable[tuple[float, float]]) -> Iterator[Sample]:
-    """Yield samples with times of the monotonic clock.
+def _aligned(pairs: Iterable[tuple[float, float]], lags: list[float]) -> Iterator[Sample]:
+    """Yield samples with times of the monotonic clock. `lags` gets the seconds between the last timestamp and
+    its arrival.
 
     Timestamps of another machine's clock are shifted. The first of them is taken as the time of its
     arrival."""
@@ -95,6 +101,7 @@ def _aligned(pairs: Iterable[tuple[float, float]]) -> Iterator[Sample]:
     for stamp, watts in pairs:
         _check(stamp, watts)
         now = time.time()
+        lags[0] = abs(now - stamp)
         if shift is None:
             shift = now - stamp if abs(now - stamp) > OTHER_CLOCK else 0.0
         yield stamp + shift - now + time.monotonic(), (watts,)

@@ -18,6 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
 from jangin.energy.series import Series
 from jangin.energy.source import EnergyError, Rail, Source
 from jangin.energy.sources import find
@@ -31,6 +33,10 @@ START_SECONDS = 30.0
 LATE_SECONDS = 20.0
 """A source that gives no sample for so long has died. Wall meters give one in ten seconds or less."""
 LOOK_SECONDS = 0.02
+SAME_CLOCK = 0.02
+"""Timestamps that are later or earlier than their arrival by more seconds than this are of another clock."""
+APART, TOGETHER = "apart", "together"
+"""Lines that say whether a source's timestamps are of another clock."""
 APART_SECONDS = 0.001
 """Samples that are closer than this to the last one are left out, so that a quick meter fills no memory."""
 
@@ -58,6 +64,8 @@ class Sampler:
         self._times: list[list[float]] = []
         self._values: list[list[list[float]]] = []
         self._errors: dict[int, str] = {}
+        self._shifts: dict[int, float] = {}
+        self._apart: set[int] = set()
         told = [json.dumps(asdict(wanted)), str(self._path), str(os.getpid())]
         command = [sys.executable, "-m", "jangin.energy.sampler", *told]
         self._process = subprocess.Popen(
@@ -88,6 +96,15 @@ class Sampler:
         """The share of one core that sampling has used so far."""
         return busy_seconds(self._process.pid) / (time.monotonic() - self._started)
 
+    def is_apart(self, source: int) -> bool:
+        """Return whether a source's timestamps are those of another clock, and weren't shifted so far."""
+        self._take()
+        return source in self._apart and source not in self._shifts
+
+    def shift(self, source: int, seconds: float) -> None:
+        """Add seconds to the times of a source's samples."""
+        self._shifts[source] = seconds
+
     def pause(self, seconds: float) -> tuple[float, float]:
         """Let this process rest. Return the monotonic times of the beginning and the end."""
         start = time.monotonic()
@@ -99,7 +116,8 @@ class Sampler:
         self._take()
         columns = zip(*self._values[source], strict=True) if self._values[source] else [()] * len(self._rails)
         pairs = zip(self._rails[source], columns, strict=False)
-        return [Series(rail, self._times[source], column) for rail, column in pairs]
+        times = np.asarray(self._times[source]) + self._shifts.get(source, 0.0)
+        return [Series(rail, times, column) for rail, column in pairs]
 
     def wait(self, source: int, until: float) -> None:
         """Wait until a source has a sample after the time `until`.
@@ -108,7 +126,7 @@ class Sampler:
         waited = 0.0  # not by the clock, which goes on while all processes are stopped
         while True:
             self._take()
-            if self._times[source] and self._times[source][-1] >= until:
+            if self._times[source] and self._times[source][-1] + self._shifts.get(source, 0.0) >= until:
                 return
             if source in self._errors:
                 raise EnergyError(f"{self.names[source]}: {self._errors[source]}")
@@ -155,6 +173,9 @@ class Sampler:
             if rest.startswith("error "):
                 self._errors[int(number)] = rest.removeprefix("error ")
                 continue
+            if rest in (APART, TOGETHER):
+                (self._apart.add if rest == APART else self._apart.discard)(int(number))
+                continue
             at, *values = map(float, rest.split())
             self._times[int(number)].append(at)
             self._values[int(number)].append(values)
@@ -185,9 +206,15 @@ def main(arguments: Sequence[str]) -> None:
 
 def _write(number: int, source: Source, file: TextIO, lock: threading.Lock) -> None:
     """Write a source's samples until it ends, and then its error."""
-    last = -math.inf
+    last, told = -math.inf, ""
     try:
         for at, values in source.samples():
+            if source.lag is not None and told != TOGETHER:
+                clock = APART if source.lag() > SAME_CLOCK else TOGETHER
+                if clock != told:
+                    with lock:
+                        print(number, clock, file=file)
+                told = clock
             if abs(at - last) < APART_SECONDS:
                 continue
             last = at

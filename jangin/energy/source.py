@@ -37,11 +37,12 @@ class Source:
     """A sensor or meter. `samples()` yields its samples for as long as it lasts.
 
     A source that `ends` yields them by itself, such as a meter, and its end is an error. Others are read at
-    regular times."""
+    regular times. `lag` returns the seconds between the last sample's timestamp and its arrival."""
 
     name: str
     rails: tuple[Rail, ...]
     samples: Callable[[], Iterator[Sample]]
+    lag: Callable[[], float] | None = None
 
 
 def polled(read: Callable[[], Sequence[float]], interval: float) -> Callable[[], Iterator[Sample]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from pickle import PickleBuffer
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,11 +226,16 @@ def told(error: Exception) -> str:
 class Sent(NamedTuple):
     """A compiled model as an engine sends it to its workers.
 
-    `digest` and `data` are those of its `.jgn` file, and `most` is the most rows of a run."""
+    `digest` and `data` are those of its `.jgn` file, and `most` is the most rows of a run. `data` is pickled as
+    a buffer, which Dask and Ray move without copies."""
 
     digest: str
-    data: bytes
+    data: bytes | bytearray | memoryview
     most: int
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        data = PickleBuffer(self.data) if protocol >= 5 else bytes(self.data)
+        return Sent, (self.digest, data, self.most)
 
     def ready(self, threads: int | None) -> Rows:
         """Return the model, ready to run on `threads` threads. A process loads it once."""
@@ -237,8 +243,9 @@ class Sent(NamedTuple):
         with _LOCK:
             ready = _READY.pop(key, None)
             if ready is None:
-                memory = InMemory(len(self.data))
-                memory[: len(self.data)] = self.data
+                size = memoryview(self.data).nbytes
+                memory = InMemory(size)
+                memory[:size] = self.data
                 model = read_memory(memory, "the model of jangin.batch")
                 ready = Rows(executable(model, threads), self.most)
                 LOADS.append(self.digest)

@@ -56,13 +56,23 @@ def chip(root: Path, name: str, **files: object) -> Path:
 class Machine:
     """A sampler on a simulated clock. Its watts are `REST`, and `WORK` more while `work` runs.
 
-    `missing` are times (start, end) without samples. The meter ends at the time `dies`."""
+    `missing` are times (start, end) without samples. The meter's clock is behind by `behind` seconds until it
+    is shifted, and the samples have `noise` (a share of the watts)."""
 
     def __init__(self, rail: Rail, spacing: float) -> None:
         self.rail, self.spacing, self.now = rail, spacing, 100.0
         self.busy: list[tuple[float, float]] = []
         self.missing: list[tuple[float, float]] = []
         self.names, self.cost, self.calls = ["fake"], 0.01, 0
+        self.behind, self.noise = 0.0, 0.0
+        self.shifted: float | None = None
+        self.rng = np.random.default_rng(5)
+
+    def is_apart(self, source: int) -> bool:
+        return bool(self.behind) and self.shifted is None
+
+    def shift(self, source: int, seconds: float) -> None:
+        self.shifted = seconds
 
     def joules(self, times: np.ndarray) -> np.ndarray:
         found = REST * (times - 50)
@@ -83,7 +93,8 @@ class Machine:
             values = np.full(times.shape, REST)
             for start, end in self.busy:
                 values[(times >= start) & (times < end)] += WORK
-        return [Series(self.rail, times, values)]
+            values *= 1 + self.noise * self.rng.standard_normal(values.shape)
+        return [Series(self.rail, times - self.behind + (self.shifted or 0.0), values)]
 
     def pause(self, seconds: float) -> tuple[float, float]:
         start = self.now
@@ -91,7 +102,7 @@ class Machine:
         return start, self.now
 
     def wait(self, source: int, until: float) -> None:
-        self.now = max(self.now, until)
+        self.now = max(self.now, until + self.behind - (self.shifted or 0.0))
 
     def work(self, seconds: float, call: float = 0.01) -> tuple[float, float, int]:
         """Work for some seconds, in calls of 10 ms."""

@@ -148,7 +148,9 @@ def test_a_meter_of_another_clock_is_shifted(
     monkeypatch.setattr(meters.time, "time", lambda: 1000.5)
     monkeypatch.setattr(meters.time, "monotonic", lambda: 7.5)
     stamped = [(1000.0 + shift + n, 5.0) for n in range(3)]
-    at = [t for t, _ in islice(_aligned(stamped), 3)]
+    lags = [0.0]
+    at = [t for t, _ in islice(_aligned(stamped, lags), 3)]
+    assert lags == [abs(1000.5 - stamped[2][0])]
     begins = 7.0 if not shift else 7.5
     assert at == pytest.approx([begins, begins + 1, begins + 2])
 
@@ -202,7 +204,7 @@ def test_a_quick_meter_fills_no_memory(tmp_path: Path) -> None:
 
 def test_a_meter_by_entry_point_that_gives_no_number() -> None:
     with pytest.raises(ValueError, match=r"the meter gave 1\.0 inf"):
-        [*_aligned([(1.0, float("inf"))])]
+        [*_aligned([(1.0, float("inf"))], [0.0])]
 
 
 def test_a_meter_that_dies_in_the_middle(tmp_path: Path) -> None:

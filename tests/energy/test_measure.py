@@ -36,6 +36,31 @@ def test_a_known_model_comes_back(kind: str) -> None:
     assert used.doubt <= DOUBT and used.rails == {machine.rail.name: used.watts}
 
 
+@pytest.mark.parametrize("kind", RAILS)
+@pytest.mark.parametrize("behind", [-1.7, 0.37, 1.9])
+def test_another_clock_is_aligned_by_a_marked_load(kind: str, behind: float) -> None:
+    """The windows of a call are a second or more, so a wrong clock would falsify them by this share of it."""
+    machine = Machine(*RAILS[kind])
+    machine.behind, machine.noise = behind, 0.02
+    idle = rest(machine, 0, 1.0)  # type: ignore[arg-type]
+    used = joules_per_call(machine, 0, machine.work, idle)  # type: ignore[arg-type]
+    # a sample is up to a spacing late, on average half of it
+    assert machine.shifted == pytest.approx(behind, abs=0.6 * machine.spacing + 0.01)
+    assert used.joules == pytest.approx(WORK * 0.01, rel=0.02) and not used.warning
+
+
+def test_a_meter_that_does_not_show_the_load_is_told() -> None:
+    machine = Machine(*RAILS["watts"])
+    machine.behind, machine.noise = 0.5, 0.1
+    idle = rest(machine, 0, 1.0)  # type: ignore[arg-type]
+
+    def elsewhere(seconds: float) -> tuple[float, float, int]:
+        return *machine.pause(seconds), 10
+
+    used = joules_per_call(machine, 0, elsewhere, idle)  # type: ignore[arg-type]
+    assert machine.shifted == 0.0 and "doesn't show the marked load" in used.warning
+
+
 def test_windows_are_as_long_as_the_sensor_needs() -> None:
     quick, slow = (Machine(*RAILS[k]) for k in ("a counter that wraps", "a wall meter of 1 Hz"))
     seconds = []
@@ -145,3 +170,18 @@ def test_a_meter_beside_real_work(tmp_path: Path) -> None:
     assert used.joules == pytest.approx(WORK * used.seconds / 10, rel=0.02)
     assert used.gross == pytest.approx((REST + WORK) * used.seconds / 10, rel=0.02)
     assert used.source.startswith("meter ")
+
+
+@pytest.mark.parametrize(("late", "apart"), [(0.0, False), (0.5, True)])
+def test_a_sampler_tells_whose_clock_a_meter_has(tmp_path: Path, late: float, apart: bool) -> None:
+    command = meter(tmp_path)
+    script = tmp_path / "meter.py"
+    script.write_text(script.read_text().replace("print(time.time(),", f"print(time.time() - {late},"))
+    with Sampler(Wanted((command,), str(tmp_path))) as sampler:
+        sampler.wait(0, time.monotonic() - 0.4)
+        assert sampler.is_apart(0) == apart
+        sampler.shift(0, late)
+        sampler.wait(0, time.monotonic() + 0.01)
+        assert not sampler.is_apart(0)
+        (series,) = sampler.series(0)
+        assert series.last > time.monotonic() - 0.3
