@@ -18,6 +18,7 @@ from jangin.frontends.lower import lower
 from jangin.frontends.torch.decompositions import table
 from jangin.frontends.torch.dialect import ATEN
 from jangin.frontends.torch.element_types import array_of
+from jangin.frontends.torch.errors import without_errors
 from jangin.frontends.torch.model import Traced
 from jangin.frontends.torch.trace import traced_graph
 from jangin.gradients.reverse import differentiate
@@ -39,8 +40,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        variant = self.info.variant_test_name
-        return f"{self.info.name}.{variant}" if variant else str(self.info.name)
+        return title(self.info)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -66,25 +66,55 @@ class Call:
             total = part if total is None else total + part
         return total
 
+    @property
+    def dtype(self) -> Any:
+        """The type of the operands that have gradients."""
+        return next((t.dtype for t in self.tensors() if t.requires_grad), torch.float64)
+
     def wanted(self) -> list[Any]:
-        """The gradients by PyTorch, None of what isn't asked for."""
-        given = [t.detach().clone().requires_grad_(t.requires_grad) for t in self.tensors()]
+        """The gradients by PyTorch in float64, None of what isn't asked for."""
+        return self._autograd(torch.float64)
+
+    def wanted_here(self) -> list[Any]:
+        """PyTorch's gradients in the operands' own type."""
+        return self._autograd(self.dtype)
+
+    def _autograd(self, dtype: Any) -> list[Any]:
+        given = self._copies(dtype)
         asked = [t for t in given if t.requires_grad]
         found = iter(torch.autograd.grad(self.loss(given), asked, allow_unused=True))
         return [next(found) if t.requires_grad else None for t in given]
 
+    def _copies(self, dtype: Any) -> list[Any]:
+        """Return copies of the operands, whose floats have another type."""
+        return [
+            t.detach().clone().to(dtype if t.dtype == self.dtype else t.dtype).requires_grad_(t.requires_grad)
+            for t in self.tensors()
+        ]
+
     def value(self) -> float:
-        """The loss, by PyTorch."""
-        return float(self.loss([t.detach().clone() for t in self.tensors()]).detach())
+        """The loss, by PyTorch in float64."""
+        return float(self.loss([t.detach() for t in self._copies(torch.float64)]).detach())
+
+    def value_here(self) -> float:
+        """The loss, by PyTorch in the operands' own type."""
+        return float(self.loss([t.detach() for t in self._copies(self.dtype)]).detach())
 
     def lowered(self) -> tuple[Graph, Traced]:
         given = [t.detach().clone() for t in self.tensors()]
-        whole = torch.func.functionalize(lambda *ts: (self.loss(list(ts)),), remove="mutations_and_views")
+
+        def losses(*tensors: Any) -> tuple[Any]:
+            """Leave buffers, which a call may change, as they are."""
+            pairs = zip(tensors, self.tensors(), strict=True)
+            return (self.loss([t if own.requires_grad else t.clone() for t, own in pairs]),)
+
+        whole = torch.func.functionalize(losses, remove="mutations_and_views")
         with torch.no_grad():
             made = make_fx(whole, decomposition_table=TABLE, tracing_mode="fake")(*given)
             if any(_writes(node) for node in made.graph.nodes):  # decompositions may write in place
                 whole = torch.func.functionalize(made, remove="mutations_and_views")
                 made = make_fx(whole, decomposition_table=TABLE, tracing_mode="fake")(*given)
+        without_errors(made.graph)
         traced = traced_graph(made.graph, {})
         return lower(Imported(traced.model.bound({}), ATEN, {}), unchecked=True), traced
 
@@ -101,6 +131,12 @@ class Call:
         yield from zip(names, self.tensors(), strict=True)
 
 
+def title(info: Any) -> str:
+    """Return the name of an operator or a module."""
+    variant = info.variant_test_name
+    return f"{info.name}.{variant}" if variant else str(info.name)
+
+
 def _writes(node: Any) -> bool:
     """Whether a node of PyTorch's graph changes one of its operands."""
     schema = getattr(node.target, "_schema", None)
@@ -112,14 +148,14 @@ def operators() -> list[Any]:
     return [i for i in op_db if i.supports_autograd and torch.float64 in i.supported_backward_dtypes("cpu")]
 
 
-def calls(infos: Iterable[Any], samples: int) -> Iterator[Call]:
+def calls(infos: Iterable[Any], samples: int, dtype: Any = torch.float64) -> Iterator[Call]:
     """Up to so many sample inputs of each operator."""
     for info in infos:
         torch.manual_seed(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                given = iter(info.sample_inputs("cpu", torch.float64, requires_grad=True))
+                given = iter(info.sample_inputs("cpu", dtype, requires_grad=True))
                 found = [s for s, _ in zip(given, range(samples), strict=False)]
             except (ImportError, OSError, RuntimeError):  # a few generators need libraries that may be absent
                 continue

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from jangin.frontends.torch import composed
+
 KEPT = (
     "linear", "matmul", "scaled_dot_product_attention", "layer_norm", "group_norm", "instance_norm", "lstm",
     "gru", "rnn_tanh", "rnn_relu", "silu", "mish", "hardswish", "hardsigmoid", "softplus", "rms_norm",
     "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d", "upsample_nearest1d",
     "upsample_nearest3d", "pixel_shuffle", "einsum", "log_softmax", "softmax", "logsumexp",
+    "special_log_ndtr",
 )  # fmt: skip
 """Operators that Jangin lowers whole, though PyTorch could decompose them into smaller ones."""
 
@@ -33,6 +36,8 @@ def table() -> dict[Any, Any]:
     decompositions[torch.ops.aten._transformer_encoder_layer_fwd.default] = _encoder_layer
     decompositions[torch.ops.aten.histc.default] = _histogram
     decompositions[torch.ops.aten._trilinear.default] = _trilinear
+    for overload, decomposition in composed.TABLE.items():  # PyTorch's table has no `|=`
+        decompositions[overload] = decomposition
     if hasattr(torch.ops.transformers, "grouped_mm_fallback"):
         decompositions[torch.ops.transformers.grouped_mm_fallback.default] = _grouped_product
     return decompositions

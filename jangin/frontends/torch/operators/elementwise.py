@@ -17,7 +17,8 @@ from jangin.frontends.torch.operators.common import (
 from jangin.ir.dtype import BOOL, F32, F64
 from jangin.ir.expr import Expr, call, cast, const, eq, land, lor, maximum, minimum, ne, select
 from jangin.ir.expr import binary as operation
-from jangin.ops import activation
+from jangin.ir.graph import CompileError
+from jangin.ops import activation, special
 from jangin.ops.builder import Builder
 from jangin.ops.elementwise import Body, bitcast, pow_, shift
 from jangin.ops.elementwise import where as choose
@@ -81,6 +82,7 @@ def _softplus(x: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr:
 
 
 _FLOAT = "acos acosh asin asinh atan atanh cos cosh erf exp exp2 expm1 log log2 log1p sin sinh sqrt tan tanh"
+_SPECIAL = "erfc erfinv lgamma digamma"
 UNARY = Table({
     **{name: _unary(partial(call, name)) for name in _FLOAT.split()},
     "abs": _unary(lambda x: x if x.dtype is BOOL or x.dtype.kind == "u" else call("abs", x)),
@@ -107,6 +109,11 @@ UNARY = Table({
     "hardtanh": _unary(lambda x, min_val=-1.0, max_val=1.0: activation.clip(x, min_val, max_val)),
     "leaky_relu": _unary(lambda x, negative_slope=0.01: activation.leaky_relu(x, negative_slope)),
     "bitwise_not": _unary(lambda x: call("not", x)),
+    "angle": _unary(lambda x: select(call("isnan", x), x, select(x < 0, math.pi, const(0, x.dtype)))),
+    **{name: _unary(special.in_f64(getattr(special, name))) for name in _SPECIAL.split()},
+    "special_erfcx": _unary(special.in_f64(special.erfcx)),
+    "special_log_ndtr": _unary(special.in_f64(special.log_ndtr)),
+    "special_ndtri": _unary(special.in_f64(special.ndtri)),
     "isnan": _predicate(partial(call, "isnan")),
     "isinf": _predicate(partial(call, "isinf")),
 })  # fmt: skip
@@ -197,6 +204,34 @@ BINARY = Table({
     "logical_or": _boolean(lor),
     "logical_xor": _boolean(ne),
 })  # fmt: skip
+
+
+@lowers("polygamma")
+def polygamma(b: Builder, out: Result, n: int, self: Tensor) -> Tensor:
+    """Return the derivative of order `n` of the digamma function. Raises CompileError for orders above 1."""
+    if n > 1:
+        raise CompileError(f"polygamma of order {n} isn't supported: orders 0 and 1 are")
+    body = special.trigamma if n else special.digamma
+    return applied(b, out.dtype, special.in_f64(body), self)
+
+
+@lowers("ldexp")
+def ldexp(b: Builder, out: Result, self: Tensor, other: Tensor) -> Tensor:
+    return applied(b, out.dtype, lambda x, y: x * call("exp2", y), self, other)
+
+
+@lowers("hypot")
+def hypot(b: Builder, out: Result, self: Tensor, other: Tensor) -> Tensor:
+    """Return the root of the sum of two squares. The larger operand is a factor, so that no square
+    overflows."""
+
+    def body(x: Expr, y: Expr) -> Expr:
+        x, y = call("abs", x), call("abs", y)
+        most, least = maximum(x, y), minimum(x, y)
+        ratio = select(land(most > 0, most < math.inf), least / most, const(0, x.dtype))
+        return most * call("sqrt", ratio * ratio + 1.0)
+
+    return applied(b, out.dtype, body, self, other)
 
 
 @lowers("atan2", "arctan2")

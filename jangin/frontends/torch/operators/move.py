@@ -182,6 +182,22 @@ def diagonal(b: Builder, out: Result, self: Tensor, offset: int = 0, dim1: int =
     return b.compute(self.dtype, out.shape, [self], at)
 
 
+@lowers("unfold", "unfold_copy")
+def unfold(b: Builder, out: Result, self: Tensor, dimension: int, size: int, step: int) -> Tensor:
+    """Return windows of `size` elements along an axis, `step` apart. The result has the places in a window
+    along its last axis."""
+    axis = dimension % max(self.rank, 1)
+
+    def at(bufs: Sequence[Buffer], *index: Expr) -> Expr:
+        if not self.rank:
+            return bufs[0][()]
+        *places, inside = index
+        places[axis] = places[axis] * const(step) + inside
+        return bufs[0][tuple(places)]
+
+    return b.compute(self.dtype, out.shape, [self], at)
+
+
 @lowers("select_scatter")
 def select_scatter(b: Builder, out: Result, self: Tensor, src: Tensor, dim: int, index: Number) -> Tensor:
     axis = dim % self.rank
