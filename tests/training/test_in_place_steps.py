@@ -30,6 +30,7 @@ from jangin.ir.text import print_plan
 from jangin.ir.verify import VerifyError
 from jangin.ir.verify_plan import verify_plan
 from jangin.options import Options
+from jangin.passes.memory.updates import _Order
 from jangin.runtime.executable import Executable
 from jangin.runtime.load import executable
 from jangin.training.parameters import Trainable
@@ -185,3 +186,24 @@ def test_ctrl_c_waits_for_the_end_of_a_step(monkeypatch: pytest.MonkeyPatch) -> 
     assert one.count == other.count == 1
     for name, array in one.state_dict().items():
         np.testing.assert_array_equal(array, other.state_dict()[name], name)
+
+
+@pytest.mark.usefixtures("plain_memory")
+def test_a_result_waits_no_longer_than_its_operand_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A padded copy that only the weights' gradient reads is made for it, and not beside the convolution."""
+    torch.manual_seed(3)
+    wide = [nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.ReLU()]
+    net = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), *wide, nn.Flatten(), nn.Linear(2304, 5))
+    rng = np.random.default_rng(4)
+    example = rng.random((4, 3, 12, 12), np.float32), np.arange(4)
+
+    def step() -> tuple[int, float, dict[str, Any]]:
+        options: dict[str, Any] = {"target": "x86-64-v3", "threads": 1}
+        trainer = jangin.train(net, "cross_entropy", optim.SGD(0.1, 0.9), example, **options)
+        return trainer.arena_bytes, trainer.step(example), trainer.state_dict()
+
+    late = step()
+    monkeypatch.setattr(_Order, "_late", lambda self, order, after: [*order])
+    early = step()
+    assert late[0] <= early[0] - 4 * 14 * 14 * 16 * 4
+    assert late[1] == early[1] and all(np.array_equal(late[2][n], a) for n, a in early[2].items())

@@ -80,7 +80,7 @@ class _Lives:
 
     @classmethod
     def of(cls, graph: Graph) -> _Lives:
-        base = _bases(graph)
+        base = bases(graph)
         outside = {*graph.inputs, *graph.constants, *(base.get(n, n) for n in graph.outputs)}
         lives: dict[str, tuple[int, int]] = {}
         for at, node in enumerate(graph.nodes):
@@ -112,7 +112,8 @@ def _size(graph: Graph, name: str) -> int:
     return math.prod(sizes) * graph.dtype(name).bytes
 
 
-def _bases(graph: Graph) -> dict[str, str]:
+def bases(graph: Graph) -> dict[str, str]:
+    """Return the value in whose memory another value lies, for each value that is a view or a part."""
     direct: dict[str, str] = {}
     for node in graph.nodes:
         if isinstance(node.attrs, Concat):

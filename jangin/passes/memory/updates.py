@@ -12,12 +12,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 
-from jangin.ir.core import Kernel, Slice
+from jangin.ir.core import Concat, Kernel, Slice
 from jangin.ir.expr import Const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.loop import Func, replace_buffer
 from jangin.ir.updates import clash
-from jangin.passes.memory.recompute import is_again
+from jangin.passes.memory.recompute import bases, is_again
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Scheduled
 
@@ -106,25 +106,60 @@ class _Order:
         return ancestors
 
     def nodes(self) -> tuple[Node, ...]:
-        """Return the nodes in order. Each comes as early as it may, by its place in the graph. Those that
-        make less than they read come first. A node that waits for no other takes the place of its first
-        reader, because what it reads is there all the time."""
+        """Return the nodes in order: as early as they may come, or late if less memory is then held."""
         after: list[list[int]] = [[] for _ in self._before]
-        left = [len(before) for before in self._before]
         for n, before in enumerate(self._before):
             for m in before:
                 after[m].append(n)
+        return tuple(self._graph.nodes[n] for n in self._late(self._early(after), after))
+
+    def _early(self, after: Sequence[Sequence[int]]) -> list[int]:
+        """Return the nodes in order. Each comes as early as it may, by its place in the graph. Those that
+        make less than they read come first. A node that waits for no other takes the place of its first
+        reader, because what it reads is there all the time."""
+        left = [len(before) for before in self._before]
         ready = [(self._grows(n), min(after[n], default=n), n) for n, count in enumerate(left) if not count]
         heapq.heapify(ready)
         ordered = []
         while ready:
             *_, n = heapq.heappop(ready)
-            ordered.append(self._graph.nodes[n])
+            ordered.append(n)
             for m in after[n]:
                 left[m] -= 1
                 if not left[m]:
                     heapq.heappush(ready, (self._grows(m), m, m))
-        return tuple(ordered)
+        return ordered
+
+    def _late(self, order: Sequence[int], after: Sequence[Sequence[int]]) -> list[int]:
+        """Return the order with some nodes just before the first that needs them: those whose results take
+        more bytes than the operands that must be held longer for it.
+
+        A padded copy for a weights' gradient is such a result. Its operand is often held until then."""
+        place = {n: at for at, n in enumerate(order)}
+        base = bases(self._graph)
+        users: dict[str, set[int]] = {}
+        for n, node in enumerate(self._graph.nodes):
+            for name in node.inputs:
+                users.setdefault(base.get(name, name), set()).add(n)
+        parts = {x for n in self._graph.nodes if isinstance(n.attrs, Concat) for x in (*n.inputs, *n.outputs)}
+        outside = {*self._graph.inputs, *self._graph.constants}
+        ends = {base.get(n, n) for n in self._graph.outputs}
+        for n in reversed(order):
+            node = self._graph.nodes[n]
+            first = min((place[m] for m in after[n]), default=0)
+            if not first or not parts.isdisjoint(node.outputs) or node.attrs.lasting:
+                continue
+            longer = {
+                own
+                for own in {base.get(name, name) for name in node.inputs} - outside - ends
+                if max((place[m] for m in users[own] if m != n), default=0) < first
+            }
+            saved = sum(map(self._bytes, {*node.outputs} - ends))
+            is_next = first == place[n] + 1
+            if is_next or saved > sum(map(self._bytes, longer)) or not self.is_kernel(n):
+                place[n] = first
+        early = {n: at for at, n in enumerate(order)}
+        return sorted(order, key=lambda n: (place[n], early[n]))
 
     def _grows(self, node: int) -> bool:
         """Return whether a node may make as many bytes for others as the largest of its operands has. A node
