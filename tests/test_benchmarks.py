@@ -202,3 +202,14 @@ def test_a_script_that_imports_pytorch_finds_its_neighbours(tmp_path: Path) -> N
     pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
     program = "import sys; sys.path.insert(0, sys.argv[1]); import torch, catalogue"
     subprocess.run([sys.executable, "-c", program, str(BENCHMARKS)], check=True, cwd=tmp_path)
+
+
+def test_a_model_of_both_tables_of_training_is_written_to_its_own() -> None:
+    pytest.importorskip("torch")
+    import torch_train
+
+    row = {"model": "MobileNetV2", "threads": 2, "steps": 3, "error": 0.0, "jangin": 1.0, "eager": 2.0}
+    written = dict(torch_train.sections([{**row, "table": "train", "ratio": 2.0}]))
+    assert [*written] == ["train"] and "| 2.00 | 1.2 |" in written["train"].markdown()
+    written = dict(torch_train.sections([{**row, "table": "torch_train", "ratio": 2.0}]))
+    assert [*written] == ["torch_train"] and "| asked |" not in written["torch_train"].markdown()
