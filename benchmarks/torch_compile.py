@@ -134,8 +134,9 @@ def started(
     The function raises RuntimeError if the process has ended."""
     with tempfile.TemporaryDirectory() as cache, tempfile.TemporaryFile("w+") as errors:
         command = [sys.executable, script, "--worker", backend, "--models", name]
+        empty = dict.fromkeys(("TORCHINDUCTOR_CACHE_DIR", "JANGIN_CACHE_DIR"), str(caches or cache))
         with subprocess.Popen(
-            command, env=os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(caches or cache)},
+            command, env=os.environ | empty,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
         ) as process:  # fmt: skip
             assert process.stdin is not None and process.stdout is not None

@@ -14,7 +14,7 @@ from jangin.compiler.pipeline import optimize
 from jangin.compiler.plans import make_plan
 from jangin.ir.core import Conv, Kernel, MatMul, Pool
 from jangin.ir.dtype import BF16, F16, F32, I32, DType
-from jangin.ir.expr import call, const, maximum
+from jangin.ir.expr import call, cast, const, maximum
 from jangin.ir.graph import Array, Graph
 from jangin.ir.products import DOT1H, DOT2BF, DOT4BF, Product
 from jangin.ops.builder import Builder
@@ -172,6 +172,41 @@ def test_rounds_the_result_alone(net: str, dot: Product) -> None:
         assert (wrong <= ROUNDING * np.abs(want) + 2.0**-20 * size).all()
 
 
+def of_two(rows: int, depth: int, columns: int, turned: str) -> Graph:
+    """Return the graph of a product of two inputs. `turned` names the operands that are transposed."""
+    b = Builder("net", {})
+    x = b.input("x", BF16, tuple(map(const, (depth, rows) if "a" in turned else (rows, depth))))
+    w = b.input("w", BF16, tuple(map(const, (columns, depth) if "b" in turned else (depth, columns))))
+    return b.graph([b.matmul(x, w, transpose_a="a" in turned, transpose_b="b" in turned)], ["out"])
+
+
+@pytest.mark.parametrize("depth", [130, 67])
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+def test_two_computed_matrices_are_paired_in_each_run(turned: str, depth: int) -> None:
+    """A training step's products are of this kind: no operand is constant."""
+    graph, random = of_two(131, depth, 149, turned), np.random.default_rng(0)
+    options = Options(here(resolve(), DOT2BF), verify=True)
+    made = optimize(graph, options)
+    assert [p.dot for p in products(made)] == [DOT2BF]
+    sizes = {n: [int(str(d)) for d in graph.shape(n)] for n in graph.inputs}
+    arrays = {n: random.standard_normal(s).astype(BF16.numpy) for n, s in sizes.items()}
+    x, w = (arrays[n].astype(np.float64) for n in ("x", "w"))
+    x, w = x.T if "a" in turned else x, w.T if "b" in turned else w
+    want, size = x @ w, np.abs(x) @ np.abs(w)
+    for got in (run_graph(made, arrays)["out"], code(graph, options, arrays)):
+        wrong = np.abs(got.astype(np.float64) - want)
+        assert (wrong <= ROUNDING * np.abs(want) + 2.0**-20 * size).all()
+
+
+def test_matrices_of_few_uses_are_not_transposed_in_each_run() -> None:
+    """Reading a large matrix once takes less time than transposing it. Nothing is transposed if the terms lie
+    side by side."""
+    for turned, dot in (("", None), ("a", None), ("b", DOT2BF), ("ab", None)):
+        rows, columns = (200, 9) if "a" in turned else (9, 200)
+        made = products(optimize(of_two(rows, 64, columns, turned), Options(V4_BF16)))
+        assert [p.dot for p in made] == [dot], turned
+
+
 @pytest.mark.parametrize("on", [V4_BF16, NEOVERSE_V1], ids=lambda t: t.name)
 @pytest.mark.parametrize("net", [*NETS, *OTHERS])
 def test_pairs_where_terms_are_paired(net: str, on: Target) -> None:
@@ -295,3 +330,23 @@ def test_words_of_bfloat16_are_summed_in_f32() -> None:
     assert graph.dtype("out") is F32
     for got in (run_graph(graph, arrays)["out"], code(graph, Options(resolve()), arrays)):
         np.testing.assert_array_equal(got, np.float32([-20.0]))
+
+
+def test_widened_operands_are_read_as_16_bits() -> None:
+    """A product of f32 whose operands are widened and moved is one of pairs, with the same sums."""
+    b, random = Builder("net", {}), np.random.default_rng(1)
+    x, w = b.input("x", BF16, (const(2), const(66), const(40))), b.input("w", BF16, (const(130), const(40)))
+    wide = b.map(lambda v: cast(F32, cast(BF16, cast(F32, v) * 0.5)), x)
+    rows = b.reshape(wide, (const(132), const(40)))
+    graph = b.graph([b.matmul(rows, b.cast(w, F32), transpose_b=True)], ["out"])
+    options = Options(here(resolve(), DOT2BF), verify=True)
+    made = optimize(graph, options)
+    assert [p.dot for p in products(made)] == [DOT2BF]
+    arrays = {
+        n: random.standard_normal([int(str(d)) for d in graph.shape(n)]).astype(BF16.numpy) for n in "xw"
+    }
+    halved = (arrays["x"].astype(np.float64) * 0.5).reshape(132, 40)
+    right = arrays["w"].astype(np.float64).T
+    for got in (run_graph(made, arrays)["out"], code(graph, options, arrays)):
+        assert got.dtype == np.float32
+        assert (np.abs(got - halved @ right) <= 2.0**-20 * (np.abs(halved) @ np.abs(right))).all()

@@ -8,6 +8,9 @@ Products are marked here, while the types are the model's, with the Product that
 keeps the operands of marked products at 16 bits in memory. `integers` makes marked products of bfloat16 read
 words of two numbers. The sums of marked products are f32.
 
+Products of f32 whose operands are widened from 16 bits are marked as well: PyTorch's linear layers of
+bfloat16 and their gradients. Weights that training changes are paired in each run.
+
 Numbers are rounded at the model's own points, as far as the numbers go through memory. Subnormal numbers of
 bfloat16 are taken for 0. FMLAL's product is exact, and its sum is rounded once, like a sum of f32. For
 bfloat16, x86's instruction rounds to the nearest each time it adds a product. Arm's instruction rounds to
@@ -26,15 +29,23 @@ Processors with FEAT_EBF16 may be set to round sums of pairs otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jangin.ir.core import Conv, MatMul
+from jangin.ir.core import Conv, Map, MatMul, Reshape, Transpose
+from jangin.ir.dtype import BF16, F16, F32, DType
+from jangin.ir.expr import Cast, Var
 from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.products import Product
+from jangin.ops.editor import Editor
 from jangin.passes.precision.integer_readings import axes, fewest, of_matrices
 from jangin.passes.windows.winograd_cost import Estimate, is_window
 from jangin.targets.target import Target
+
+FEWEST_USES = 128
+"""The fewest multiply-adds with a number for which the number is transposed in each run. Pairs save half of
+some 125 multiply-adds a nanosecond, and transposing moves about one number a nanosecond."""
 
 
 def bf16(graph: Graph, target: Target) -> Graph:
@@ -54,6 +65,7 @@ def tf32(graph: Graph, target: Target) -> Graph:
 def _with_products(products: Sequence[Product], graph: Graph, target: Target) -> Graph:
     if not products:
         return graph
+    graph = _with_narrow_operands(graph, products, target)
     marked = [_marked(n, products, graph, target) for n in graph.nodes]
     return graph if marked == list(graph.nodes) else graph.with_nodes(marked)
 
@@ -65,16 +77,67 @@ def _marked(node: Node, products: Sequence[Product], graph: Graph, target: Targe
     return replace(node, attrs=replace(attrs, dot=dot))
 
 
+def _with_narrow_operands(graph: Graph, products: Sequence[Product], target: Target) -> Graph:
+    """Return the graph in which products of f32 read the 16-bit numbers that their operands are widened from,
+    if instructions multiply those."""
+    run, producers = Editor(graph.symbols, graph.values, graph.constants), graph.producers()
+    narrow: dict[str, str] = {}
+
+    def moved(name: str) -> str:
+        """Return the 16-bit value that a widened one comes from, moved in the same way."""
+        node = producers[name]
+        if name not in narrow:
+            inputs, attrs = node.inputs, node.attrs
+            if not isinstance(attrs, Map):
+                inputs = (moved(inputs[0]),)
+            elif isinstance(attrs.body, Cast):
+                attrs = Map(attrs.body.a)
+            alone = isinstance(attrs, Map) and isinstance(attrs.body, Var)
+            narrow[name] = inputs[0] if alone else run.add(attrs, inputs, f"{name}.narrow", node.source)
+        return narrow[name]
+
+    for node in graph.nodes:
+        attrs = node.attrs
+        if isinstance(attrs, MatMul) and graph.dtype(node.outputs[0]) is F32 and not target.groups:
+            types = [_widened_from(n, graph, producers) for n in node.inputs]
+            if any(
+                types == [p.left] * 2 and p.total is F32 and _suits(node, p, graph, target) for p in products
+            ):
+                inputs = tuple(map(moved, node.inputs))
+                node = replace(node, inputs=inputs, attrs=replace(attrs, dtype=F32))
+        run.emit(node)
+    return run.rewritten(graph) if narrow else graph
+
+
+def _widened_from(name: str, graph: Graph, producers: Mapping[str, Node]) -> DType | None:
+    """Return the type from which a value of f32 is widened, also if it is moved later; None for others."""
+    node = producers.get(name)
+    while node is not None and isinstance(node.attrs, (Reshape, Transpose)):
+        if graph.dtype(node.inputs[0]) is not F32:
+            return None
+        node = producers.get(node.inputs[0])
+    if node is None or not isinstance(node.attrs, Map) or not isinstance(node.attrs.body, Cast):
+        return None
+    body = node.attrs.body
+    return body.a.dtype if body.dtype is F32 and body.a.dtype in (BF16, F16) else None
+
+
 def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
-    """Return whether a product has constant weights and enough terms to be paired, and isn't quicker by
-    Winograd's method in f32. On a GPU, return whether warps multiply it."""
+    """Return whether a product has enough terms to be paired, and isn't quicker by Winograd's method in f32.
+    Weights that aren't constant are paired in each run. On a GPU, return whether warps multiply it."""
     if not isinstance(node.attrs, (Conv, MatMul)):
         return False
-    if node.attrs.dot or any(graph.dtype(n) is not dot.left for n in (*node.inputs, *node.outputs)):
+    (result,) = (graph.dtype(n) for n in node.outputs)
+    if node.attrs.dot or any(graph.dtype(n) is not dot.left for n in node.inputs):
         return False
-    if target.groups:
-        return _by_warps(node, graph)
-    if node.inputs[1] not in graph.constants:
+    if result is not dot.left and (result is not dot.total or target.groups):
+        return False
+    return _by_warps(node, graph) if target.groups else _suits(node, dot, graph, target)
+
+
+def _suits(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
+    """Return whether a product's sizes suit an instruction of a processor, whatever the operands' type is."""
+    if node.inputs[1] not in graph.constants and not _pays_in_runs(node, dot, graph):
         return False
     _, axis = axes(node, graph)
     (terms,) = static_shape(graph.shape(node.inputs[1])[axis : axis + 1]) or (0,)
@@ -83,6 +146,21 @@ def _pays(node: Node, dot: Product, graph: Graph, target: Target) -> bool:
     if dot.of_matrices and not of_matrices(node, graph, dot):
         return False
     return terms >= fewest(dot) and not _by_winograd(node, dot, graph, target)
+
+
+def _pays_in_runs(node: Node, dot: Product, graph: Graph) -> bool:
+    """Return whether it pays to pair the terms of two computed matrices in each run. A matrix whose terms
+    don't lie side by side is transposed for it, and each number must then have enough products."""
+    shapes = [static_shape(graph.shape(n)) for n in node.inputs]
+    left, right = shapes
+    if not isinstance(node.attrs, MatMul) or dot.terms_of_word < 2 or left is None or right is None:
+        return False
+    if len(right) != 2:
+        return False
+    (of_left, of_right), columns = axes(node, graph), right[0 if node.attrs.transpose_b else 1]
+    rows = math.prod(left) // left[of_left]
+    turned = (rows * (of_right != 1), columns * (of_left != len(left) - 1))
+    return not any(0 < uses < FEWEST_USES for uses in turned)
 
 
 def _by_warps(node: Node, graph: Graph) -> bool:
@@ -98,9 +176,9 @@ def _by_winograd(node: Node, dot: Product, graph: Graph, target: Target) -> bool
     if target.matrix_row(dot) is not None:
         return False  # matrix registers make hundreds of products a cycle
     sizes = static_shape(graph.shape(node.outputs[0])[2:])
-    outputs, terms, *_ = graph.constants[node.inputs[1]].shape
     if not isinstance(node.attrs, Conv) or sizes is None or len(sizes) != 2:
         return False
+    outputs, terms, *_ = graph.constants[node.inputs[1]].shape
     if not is_window(replace(node.attrs, pads=(0,) * 4, layout="last")):
         return False
     estimate = Estimate(*sizes, terms, outputs, target.machine.winograd, dilations=node.attrs.dilations)

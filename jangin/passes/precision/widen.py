@@ -79,7 +79,7 @@ def _kept(graph: Graph) -> set[str]:
     kept: set[str] = set()
     for node in reversed(graph.nodes):
         if isinstance(node.attrs, (Conv, MatMul)) and node.attrs.dot:
-            kept.add(node.inputs[0])
+            kept.update(n for n in node.inputs if n not in graph.constants)
         elif isinstance(node.attrs, STAYING) and node.outputs[0] in kept:
             kept.update(node.inputs)
     return {n for n in kept if graph.dtype(n) in HALVES}
@@ -110,7 +110,10 @@ class _Widening(Editor):
         assert isinstance(node.attrs, (Conv, MatMul))
         if node.attrs.dot:
             own = replace(node.attrs, dtype=F32)
-            self.twin_of(node, self.add(own, node.inputs, *self.named(node)))
+            if self.dtype(node.outputs[0]) is F32:
+                self.emit(replace(node, attrs=own))
+            else:
+                self.twin_of(node, self.add(own, node.inputs, *self.named(node)))
             return True
         inputs = [self.widened(n) for n in node.inputs]
         if self.dtype(node.outputs[0]) is F32:
