@@ -51,14 +51,16 @@ def sums_across(workload: Workload, stage: te.Stage) -> bool:
 
 
 class Across(Micro):
-    """A tile is some rows by some columns, with a sum each in a general register."""
+    """The micro-kernel that keeps each sum of a register tile in a general register. A vector instruction
+    multiplies neighbouring terms of a row and a column, and adds all products to one sum."""
 
     begins = False
 
     @property
     def together(self) -> int:  # type: ignore[override]
-        """The lanes of a vector of terms, if vectors of one kind take all terms. A tile's weights then lie
-        one after another. Otherwise each column's weights do, and the value is 1."""
+        """The number of terms in a vector, if all vectors of a sum have the same length. The weights of all
+        columns of a tile then lie together, term by term. Otherwise each column's weights lie by themselves,
+        and the value is 1."""
         sizes = {a.var.name: self.workload.size(a.extent) for a in self.stage.reduce_axes}
         inner = sizes[self.role.k[-1]]
         if inner % LANES[0] == 0:
@@ -100,7 +102,7 @@ class Across(Micro):
         fuse_terms(tiler, k)
 
     def unrolled(self, tiler: Tiler, k: Sequence[str], across: Sequence[str]) -> None:
-        """Take the terms of the innermost loop in vectors, and the few remaining ones singly."""
+        """Multiply the terms of the innermost loop by vectors, and the few remaining terms one by one."""
         in_vectors_of_bytes(tiler.s, k[-1], "across_lanes")
 
     def finish(self, tiler: Tiler, tile: list[str], copies: Sequence[str]) -> int:

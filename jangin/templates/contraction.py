@@ -334,7 +334,8 @@ class Contraction(Template):
 
     @property
     def operands(self) -> tuple[Workload, te.Stage, Roles, int]:
-        """The arguments of a micro-kernel's class."""
+        """The arguments of a micro-kernel's class: the kernel, its sum of products, the roles of its axes,
+        and the lanes of a vector."""
         return self.workload, self.stage, self.role, self.lanes
 
     def micro_of(self, params: Params) -> Micro:
@@ -359,8 +360,8 @@ class Contraction(Template):
         return self.micro.tile_cycles(self, mr, nv, self.micro.unroll)
 
     def panel_cycles(self, nv: int) -> float:
-        """Return the least cycles for each term, because a panel's part comes from the L2 cache. Return 0 if
-        the L1 cache holds the panel."""
+        """Return the cycles in which the L2 cache delivers a panel's vectors for one term. A term of a tile
+        takes at least this long. Return 0 if the panel stays in the L1 cache."""
         t = self.processor
         near = nv * self.lanes * self.depth * self.panel_bytes <= t.l1 // SHARE
         return 0.0 if near else nv * t.vector_bytes / t.l2_rate
@@ -399,8 +400,8 @@ class Contraction(Template):
 
     @property
     def by_columns(self) -> bool:
-        """Whether each term of a tile's rows lies in another line, as in a transposed matrix. The next tiles'
-        terms lie in the same lines."""
+        """Whether the terms of a row lie in different cache lines, as in a transposed matrix. The rows of the
+        next tiles then lie in the same cache lines."""
         (k, *others), symbols = self.role.k, dict(self.workload.symbols)
         if self.packed or others or self.rows <= MAX_ROWS:
             return False
@@ -409,7 +410,7 @@ class Contraction(Template):
 
     @property
     def near_lines(self) -> int:
-        """The lines of rows that are read by columns, which stay in the L1 cache beside a panel."""
+        """The number of cache lines that stay in the L1 cache beside a panel, if rows are read by columns."""
         return self.processor.l1 // THIRD // LINE
 
     def _blocks(self, mr: int, nv: int, task_ops: float, terms: int = 0) -> Params:

@@ -41,8 +41,8 @@ MASKED = 2.0
 
 
 def match(workload: Workload) -> Planes | None:
-    """Return the template for windows over planes, or None for other kernels and for convolutions of too many
-    channels."""
+    """Return the template for sliding windows over channels-first data (NCHW). Return None for other kernels
+    and for convolutions of too many channels."""
     if len(workload.stages) != 1:
         return None
     (stage,) = workload.stages
@@ -62,8 +62,8 @@ def match(workload: Workload) -> Planes | None:
 
 
 def _of_planes(load: Load, stage: te.Stage) -> bool:
-    """Return whether a load is [n, channel, spatial...], with each spatial index along one of the result's
-    axes."""
+    """Return whether a load reads channels-first data [n, channel, spatial...]. Each spatial index must run
+    along one of the result's axes."""
     axes = [None if a.extent == const(1) else a.var for a in stage.axes]
     if len(load.index) != len(axes) or load.index[0] not in (stage.axes[0].var, const(0)):
         return False
@@ -72,7 +72,7 @@ def _of_planes(load: Load, stage: te.Stage) -> bool:
 
 
 def _weighs(load: Load, stage: te.Stage, workload: Workload) -> bool:
-    """Return whether a load reads constant weights [outputs, channels, taps...]."""
+    """Return whether a load reads a convolution's constant weights [outputs, channels, taps...]."""
     inner = {const(0), *(a.var for a in stage.reduce_axes)}
     if not load.index:
         return False

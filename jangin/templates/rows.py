@@ -53,7 +53,7 @@ COMBINE = 15.0
 
 
 def match(workload: Workload) -> Rows:
-    """Return the template for stages over merged rows. It fits every kernel."""
+    """Return the template for kernels whose stages share outer axes, the rows. It fits every kernel."""
     return Rows(workload)
 
 

@@ -79,11 +79,9 @@ def roles(stage: te.Stage, workload: Workload) -> Roles | None:
 
 
 class Blocks(Contraction):
-    """A product with weights in blocks.
-
-    `block`: neighbouring weights of a row that share all factors. `widening`: vector instructions that make
-    floats of a vector of weights.
-    """
+    """The template for a product with block-quantized weights. `block` is the number of neighbouring weights
+    of a row that share their factors. `widening` is the number of vector instructions that convert a vector
+    of weights to floats."""
 
     name = "weight_blocks"
 
@@ -210,8 +208,8 @@ def _rounded(workload: Workload) -> RoundedBlocks | None:
 
 
 class RoundedBlocks(Contraction):
-    """A product of words of bytes with weights in blocks. `words`: the number of words in a block of a
-    row."""
+    """The template for a product of words of bytes with block-quantized weights. `words` is the number of
+    words in a block of a row."""
 
     name = "weight_blocks"
 

@@ -166,7 +166,8 @@ class Image:
 
 
 class Window(Image, Template):
-    """The template for processors. `each`: registers of a vector's sums."""
+    """The template for a sliding window on processors. `each` is the number of registers for a vector's
+    sums."""
 
     name = "window"
 

@@ -59,8 +59,8 @@ class Elements(Template):
         return lanes if all(s in (0, 1) for s in self.steps) else 1
 
     def _steps(self) -> list[int | None]:
-        """Return for each load the number of elements between the accesses of neighbours along the last
-        axis."""
+        """Return, for each load, the distance in elements between the accesses of neighbours along the last
+        axis. It is None if the distance isn't constant."""
         axes, symbols = self.stage.axes, dict(self.workload.symbols)
         reads = [n for e in (self.stage.body, self.stage.result) for n in loads(e)] if axes else []
         return [stride(n, axes[-1].var, symbols) for n in reads]
@@ -89,7 +89,7 @@ class Elements(Template):
         return rec.finish(self.name, params, self.work / max(1, self.count) * params["threads"])
 
     def _widen(self, rec: Recorder, last: str, lanes: int) -> None:
-        """Vectorize the last axis, in sums too."""
+        """Make the last axis a vector loop of `lanes` lanes. A reduction gets a vector of accumulators."""
         rec.do("split", last, lanes)
         if self.stage.reduce_axes:
             rec.do("privatize", f"{self.stage.out.name}.acc", [f"{last}i"])

@@ -34,7 +34,7 @@ STEP = 40.0
 
 
 def match(workload: Workload) -> Rows | None:
-    """Return the template for stages over merged rows, or None if the kernel is a single map."""
+    """Return the template for kernels of several stages or with a reduction, or None for a single map."""
     several = len(workload.stages) > 1 or workload.stages[0].reduce_axes
     return Rows(workload) if several else None
 
