@@ -1,10 +1,10 @@
-"""Products whose results are read in part are made in part.
+"""Computes only those parts of products that are read.
 
-A classifier reads the last layer's first token alone, and a language model predicts from its last one. The
-other tokens are needed up to the last attention only. Slices move before the nodes that they cut, up to the
-products' operands. The sums of what is left stay the same.
+A classifier reads the last layer's first token alone, and a language model predicts from its last token. The
+other tokens are needed up to the last attention only. Slices therefore move before the nodes whose results
+they cut, up to the products' operands. The remaining sums don't change.
 
-Slices move only if a product gains by it. Elsewhere they are as cheap where they are.
+Slices move only if a product becomes smaller by it.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ lost by sizes that suit the registers less."""
 
 
 def needed(graph: Graph, kept: Collection[str] = ()) -> Graph:
-    """Return the graph with products made for what is read of them. The values `kept` stay whole, as the
-    graph's results do."""
+    """Return the graph in which products compute only the elements that are read. The values `kept` and the
+    graph's results are computed whole."""
     run = _Needed(graph, kept)
     return run.run() if run.gaining else graph
 
 
 class _Needed(Editor):
-    """One run over a graph.
+    """One rewriting of a graph.
 
-    - `made`: the part of each value that is read, by any node.
-    - `gaining`: the values that are made in part.
-    - `parts`: the values that replace them."""
+    - `made`: by value, the part that some node reads.
+    - `gaining`: the values of which only this part is computed.
+    - `parts`: by such a value, the new value that has only this part.
+    """
 
     def __init__(self, graph: Graph, kept: Collection[str]) -> None:
         super().__init__(graph.symbols, graph.values, graph.constants)
@@ -66,7 +67,7 @@ class _Needed(Editor):
         self.parts: dict[str, str] = {}
 
     def run(self) -> Graph:
-        """Return the graph with the parts instead of the values that are made in part."""
+        """Return the graph in which each value of `gaining` is replaced by its part."""
         for node in self.graph.nodes:
             out = node.outputs[0]
             if out not in self.made:  # nothing reads it
@@ -93,7 +94,7 @@ class _Needed(Editor):
         return (None,) * len(self.shape(name))
 
     def _demand(self, node: Node) -> None:
-        """Add what the node reads of its operands to what is read of them."""
+        """Enlarge the parts that are read of a node's operands, so that they contain what this node reads."""
         reads, out = READS.get(type(node.attrs)), node.outputs[0]
         if reads is None:
             self.made |= {n: self.whole(n) for n in (*node.outputs, *node.inputs) if n in self.values}
@@ -105,7 +106,8 @@ class _Needed(Editor):
                 self.made[name] = tuple(self._hull(a, b, d) for a, b, d in pairs)
 
     def _hull(self, a: Interval, b: Interval, size: Expr) -> Interval:
-        """Return the smallest interval with both, or None if it is all of an axis, or unknown."""
+        """Return the smallest interval that contains two intervals. Return None if it is all of the axis, or
+        if it isn't known."""
         if a is None or b is None or self.same(a[1], size):
             return None
         if a == b:
@@ -122,7 +124,8 @@ class _Needed(Editor):
         return is_const(simplify(a - b, self.symbols), 0)
 
     def _gains(self, node: Node) -> bool:
-        """Return whether a node is made in part, because a product gains: its own or one before it."""
+        """Return whether only a part of a node's result is computed. This makes a product smaller: the node
+        itself, or one before it."""
         out = node.outputs[0]
         region = self.made.get(out)
         if region is None or not any(region) or type(node.attrs) not in READS:
@@ -136,7 +139,8 @@ class _Needed(Editor):
         return part is not None and (every is None or GAIN * math.prod(part) <= math.prod(every))
 
     def _part(self, name: str, region: Region, node: Node) -> str:
-        """Return a part of a value, which is cut out of what is made of it."""
+        """Return the name of the part `region` of a value. The part is cut out of the part that is
+        computed."""
         made = self.made[name] if name in self.gaining else self.whole(name)
         x = self.parts.get(name, name)
         if made == region:
@@ -170,8 +174,8 @@ def _broadcast(run: _Needed, node: Node, asked: Region) -> Reads:
 
 
 def _of_axes(run: _Needed, operands: Sequence[Shape], shape: Shape, asked: Region) -> Reads:
-    """Return the reads of operands that are broadcast to `shape`. An axis is made whole if it isn't known
-    whether an operand has it."""
+    """Return the reads of operands that are broadcast to `shape`. An axis is computed whole if it isn't known
+    whether an operand has it or broadcasts along it."""
     made = asked
     for own in operands:
         for d, size in enumerate(own, len(shape) - len(own)):
@@ -184,7 +188,7 @@ def _of_axes(run: _Needed, operands: Sequence[Shape], shape: Shape, asked: Regio
 
 
 def _by_rows(run: _Needed, node: Node, asked: Region) -> Reads:
-    """Return the reads of a softmax or a normalization, which need all of their axes."""
+    """Return the reads of a softmax or a normalization, which reads its axes whole."""
     attrs = node.attrs
     axes = (attrs.axis,) if isinstance(attrs, Softmax) else attrs.axes if isinstance(attrs, Normalize) else ()
     made = _without(asked, axes)
@@ -207,10 +211,12 @@ def _of_transpose(run: _Needed, node: Node, asked: Region) -> Reads:
 
 
 def _of_reshape(run: _Needed, node: Node, asked: Region) -> Reads:
-    """Return the reads of a reshape. An axis may be made in part if elements of one axis of the operand make
-    it up.
+    """Return the reads of a reshape. A part of an axis may be computed if the axis consists of elements of a
+    single axis of the operand.
 
-    Axes of 1 and all axes of empty values are made whole: the next axis begins at the same element."""
+    Axes of size 1 and all axes of empty values are computed whole. The axis behind them begins at the same
+    element, so the operand's axis wouldn't be unique.
+    """
     (x,), out = node.inputs, node.outputs[0]
     own, shape = run.shape(x), run.shape(out)
     made, read = list(asked), list(run.whole(x))
@@ -229,8 +235,8 @@ def _of_reshape(run: _Needed, node: Node, asked: Region) -> Reads:
 
 
 def _scaled(run: _Needed, interval: tuple[Expr, Expr], behind: Shape, behind_read: Shape) -> Interval:
-    """Return the interval of another axis with the same elements, or None if it has other elements too.
-    `behind`: the axes behind each of them."""
+    """Return the interval of an operand's axis that has the same elements as `interval`, or None if it has
+    others too. `behind` and `behind_read` are the sizes of the axes behind the two."""
     if run.same(math.prod(behind, start=const(1)), math.prod(behind_read, start=const(1))):
         return interval
     bounds, unit, unit_read = (static_shape(sizes) for sizes in (interval, behind, behind_read))
@@ -254,7 +260,7 @@ def _of_slice(run: _Needed, node: Node, asked: Region) -> Reads:
 
 
 def _of_matmul(run: _Needed, node: Node, asked: Region) -> Reads:
-    """Return the reads of a product, whose rows and batches may be made in part."""
+    """Return the reads of a matrix product. Parts of its rows and of its batch may be computed."""
     own, shapes = node.of(MatMul), [run.shape(n) for n in node.inputs]
     if min(map(len, shapes)) < 2:
         return run.whole(node.outputs[0]), [run.whole(n) for n in node.inputs]

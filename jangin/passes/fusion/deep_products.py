@@ -1,8 +1,8 @@
-"""Products of few rows by a computed matrix, in parts along their sums.
+"""Splits the sums of products of few rows by a computed matrix into parts (split-K).
 
 A product's tasks are tiles of its result. Few rows and columns give few tasks, and each would read short
-pieces of the matrix's rows. A part of the sum has whole rows of the matrix, and they lie side by side. All
-parts together are a batched product of views, whose results are added up then.
+pieces of the matrix's rows. A part of the sum reads whole rows of the matrix, which lie side by side. All
+parts together are a batched product of views. A reduction then adds up its results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDE = 1024
 
 
 def deep_products(graph: Graph, target: Target) -> Graph:
-    """Return the graph with products of few rows made in parts."""
+    """Return the graph in which the sums of products of few rows are split among several tasks (split-K)."""
     run = Editor(graph.symbols, graph.values, graph.constants)
     maps = {v for n in graph.nodes if isinstance(n.attrs, Map) for v in n.outputs}
     for node in graph.nodes:
@@ -37,8 +37,8 @@ def deep_products(graph: Graph, target: Target) -> Graph:
 
 
 def _parts(run: Editor, node: Node) -> int:
-    """Return the parts of a product's sum, the fewest that give enough tasks. Return 0 if one step is
-    best."""
+    """Return the number of parts into which a product's sum is split, the fewest that give enough tasks.
+    Return 0 if the sum isn't split."""
     left, right = (static_shape(run.shape(n)) for n in node.inputs)
     computed = node.inputs[1] not in run.constants and run.dtype(node.inputs[1]) in (F32, F64)
     if not computed or left is None or right is None or min(len(left), len(right)) < 2:

@@ -50,8 +50,8 @@ def _is_written(graph: Graph, node: Node, written: Set[str]) -> bool:
 
 
 class _Operands:
-    """The operands of concatenations that may lie in the result. They aren't part of another concatenation,
-    and neither a reshape nor the caller reads them."""
+    """The operands of concatenations, and which of them may be written directly into the result. An operand
+    may if it isn't part of another concatenation, and if neither a reshape nor the caller reads it."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -65,7 +65,8 @@ class _Operands:
         return free and node.inputs.count(name) == 1
 
     def gain(self, node: Node, written: Set[str]) -> float:
-        """Return the share of a concatenation's elements that needs no copy; 0 if it isn't known."""
+        """Return the share of a concatenation's elements that kernels can write directly into its result.
+        `written` has the values that kernels store. Return 0 if sizes aren't known."""
         axis = node.of(Concat).axis
         sizes = static_shape(tuple(self.graph.shape(n)[axis] for n in node.inputs))
         if not sizes or not sum(sizes):

@@ -1,8 +1,8 @@
-"""Values that are computed again at their later readers, so that less memory is held at a time.
+"""Computes values a second time before their later readers, so that the arena is smaller (rematerialization).
 
-A value may only wait at the place with the most memory. It needn't wait if its kernel runs again before its
-later readers. The kernel is the same, and so are the bits. XLA makes such steps one by one; the idea is Chen
-et al.'s (2016, "Training Deep Nets with Sublinear Memory Cost").
+A value may live at the peak of memory without being used there. It needn't live there if its kernel runs
+again before the later readers. The same kernel gives the same bits. XLA repeats kernels one by one in this
+way. The idea is Chen et al.'s (2016, "Training Deep Nets with Sublinear Memory Cost").
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ ATTEMPTS = 6
 
 
 def within(graph: Graph, budget: int, order: Callable[[Graph], Graph]) -> Graph:
-    """Return the fused graph with kernels that run again, so that the arena takes at most `budget` bytes.
-    `order` puts the nodes of the graph and of the result in order. Raises CompileError if that can't be
-    had, or if a size isn't known."""
+    """Return the fused graph with kernels repeated until the arena takes at most `budget` bytes. `order` puts
+    the nodes of a graph in order. It is applied to the graph and to the result. Raises CompileError if the
+    arena stays larger, or if a size isn't known."""
     if any(static_shape(v.shape) is None for v in graph.values.values() if v.shape is not None):
         raise CompileError("a memory budget needs known sizes: fix them with shapes=")
     graph = least = order(graph)
@@ -60,7 +60,7 @@ def repeated_share(plan: Plan) -> float:
 
 
 def is_again(node: Node) -> bool:
-    """Return whether a node is another's second run."""
+    """Return whether a node is the second run of another node's kernel."""
     return _names_again(node.source or ())
 
 
@@ -70,9 +70,13 @@ def _names_again(sources: Iterable[Source]) -> bool:
 
 @dataclass(frozen=True)
 class _Lives:
-    """The memory of values. `base` has the value whose memory another value lies in. For each value in the
-    arena, `bytes` has its size. `lives` has the first and the last node that touch it. Checks of indices are
-    read when all kernels ran."""
+    """The lives of values in memory.
+
+    - `base` maps a value to the value whose memory it lies in.
+    - `bytes` has the size of each value in the arena.
+    - `lives` has the numbers of the first and the last node that touch it. Values that tell of wrong indices
+      live to the end, because they are read after all kernels.
+    """
 
     base: Mapping[str, str]
     bytes: Mapping[str, int]
@@ -95,7 +99,7 @@ class _Lives:
         return cls(base, {n: _size(graph, n) for n in lives}, lives)
 
     def held(self, count: int) -> list[int]:
-        """Return the bytes that live at each of `count` nodes."""
+        """Return the bytes of all values that live at each of the graph's `count` nodes."""
         change = [0] * (count + 1)
         for name, (first, last) in self.lives.items():
             change[first] += self.bytes[name]
@@ -135,7 +139,8 @@ def _arena(graph: Graph) -> int:
 
 
 def _lowered(graph: Graph, aim: int) -> Graph:
-    """Return the graph with kernels repeated until at most `aim` bytes live at a time, or none helps."""
+    """Return the graph with kernels repeated until at most `aim` bytes live at a time, or until no repetition
+    helps."""
     for _ in range(4 * len(graph.nodes)):
         lives = _Lives.of(graph)
         held = lives.held(len(graph.nodes))
@@ -150,8 +155,9 @@ def _lowered(graph: Graph, aim: int) -> Graph:
 
 
 def _improved(graph: Graph, found: _Lives, peak: int, most: int) -> Graph | None:
-    """Return the graph with one kernel repeated behind the peak, the cheapest for its bytes. Less is then
-    held at the peak, and nowhere more."""
+    """Return the graph with one kernel repeated behind the node number `peak`. The kernel costs the least
+    time for each byte that it frees. Fewer bytes live at the peak then, and nowhere more than `most`. Return
+    None if there is no kernel of this kind."""
     choices = sorted(_candidates(graph, found, peak), key=lambda c: c[0])
     for _, maker, first in choices:
         better, moved = repeated(graph, maker, first)
@@ -162,8 +168,8 @@ def _improved(graph: Graph, found: _Lives, peak: int, most: int) -> Graph | None
 
 
 def _candidates(graph: Graph, found: _Lives, peak: int) -> Iterator[tuple[float, int, int]]:
-    """Yield the cost for each byte, the node, and the first later reader, of each value that only waits at
-    the peak."""
+    """Yield each value that lives at the peak but isn't used there. A value is given as the cost for each of
+    its bytes, the number of its node, and the number of its first later reader."""
     viewed = {
         name for n in graph.nodes if isinstance(n.attrs, (Concat, Slice)) for name in (*n.inputs, *n.outputs)
     }
@@ -188,8 +194,8 @@ def _repeats(node: Node) -> bool:
 
 
 def repeated(graph: Graph, maker: int, first: int) -> tuple[Graph, bool]:
-    """Return the graph in which a kernel's node runs again before the node `first`, for it and all later
-    ones. Return also whether any of them reads the result."""
+    """Return the graph in which the kernel number `maker` runs again before the node number `first`. This
+    node and all later ones read the second result. Return also whether any of them does."""
     node, values = graph.nodes[maker], dict(graph.values)
     names: dict[str, str] = {}
     again = [_copy(node, names, values, node.outputs)]

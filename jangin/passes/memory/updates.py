@@ -194,7 +194,8 @@ def updating(kernel: Scheduled, pairs: Pairs) -> Scheduled:
 
 
 def _joined(func: Func, operand: str, result: str) -> Func:
-    """Return the nest with the result in place of an operand, which is no parameter any more."""
+    """Return the loop nest with accesses of the parameter `operand` replaced by accesses of the parameter
+    `result`, whose memory is the same. `operand` is no parameter any more."""
     buffer = next(p for p in func.results if p.name == result)
     params = tuple(p for p in func.params if p.name != operand)
     return replace(func, params=params, body=replace_buffer(func.body, operand, buffer))

@@ -39,7 +39,8 @@ rows much is padding; larger windows have a template of their own."""
 
 
 class Reading:
-    """Words of consecutive terms: a convolution's channels, or a matrix product's inner dimension."""
+    """The way in which a product's operands are read as words. Here a word has consecutive terms: channels of
+    a convolution, or terms of a matrix product."""
 
     def __init__(self, node: Node, dot: Product, graph: Graph) -> None:
         self.node, self.dot, self.graph = node, dot, graph
@@ -89,7 +90,7 @@ class Reading:
 
 
 class Singly(Reading):
-    """Single bytes, which loads widen, for multiply-adds of i32."""
+    """Single bytes, which loads widen to i32 for multiply-adds of i32."""
 
     def fits(self, target: Target) -> bool:
         attrs, (x, w) = self.node.attrs, self.node.inputs
@@ -126,7 +127,8 @@ class OfRows(Reading):
 
 
 class AcrossPixels(Reading):
-    """Words of a window's whole row. `words`: the weights' words. `each`: numbers of a pixel."""
+    """Words that go across the neighbouring pixels in a row of a window. `words` are the weights' words, and
+    `each` is the padded number of channels of a pixel."""
 
     def __init__(self, node: Node, dot: Product, graph: Graph, words: Array, each: int) -> None:
         super().__init__(node, dot, graph)

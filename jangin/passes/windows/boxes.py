@@ -61,8 +61,9 @@ def hull(a: Box, b: Box) -> Box:
 
 
 def needed(node: Node, graph: Graph, box: Box) -> Needed | None:
-    """Return what the part `box` of a node's result needs. Return None if the same operator can't compute the
-    part. The operator isn't known then, a size is symbolic, or the part lies in padding alone."""
+    """Return which parts of a node's operands are needed to compute the part `box` of its result. Return None
+    if the same operator can't compute the part. This is so for unknown operators, for symbolic sizes, and for
+    parts that lie in padding alone."""
     rule = RULES.get(type(node.attrs))
     shapes = [static_shape(graph.shape(n)) for n in node.inputs if n]
     if rule is None or len(shapes) < len(node.inputs) or None in shapes:
@@ -163,7 +164,8 @@ def _reduce(attrs: Reduce, shapes: Sequence[Sizes], box: Box) -> Needed:
 
 
 def _rows(axes: Sequence[int], attrs: CoreAttributes, shapes: Sequence[Sizes], box: Box) -> Needed | None:
-    """Return what a function of whole rows along `axes` needs."""
+    """Return what a function needs that reads all elements along `axes`, such as a softmax. Return None if
+    the part cuts one of these axes."""
     if not all(_is_whole(box, axis, shapes[0][axis]) for axis in axes):
         return None
     return Needed(attrs, (box,))
@@ -222,7 +224,8 @@ def _pool(attrs: Pool, shapes: Sequence[Sizes], box: Box) -> Needed | None:
 
 
 def _reshape(attrs: Reshape, shapes: Sequence[Sizes], box: Box) -> Needed | None:
-    """Cut axes must be axes of the operand too, behind as many elements."""
+    """Return what a reshape needs. An axis of the result may be cut only if the operand has the same axis,
+    with as many elements behind it."""
     (shape,), result = shapes, static_shape(attrs.shape)
     if result is None:
         return None

@@ -85,18 +85,19 @@ class Axis:
 
     @property
     def whole(self) -> Band:
-        """All outputs, with the taps that see the image for at least one of them."""
+        """The band of all outputs. Its taps see the image for at least one output."""
         return reduce(Band.joined, self.bands())
 
     def bands(self) -> list[Band]:
-        """Return the longest bands whose outputs need the same taps. A band whose windows see only padding
-        has no taps."""
+        """Return the axis cut into the longest bands whose outputs need the same taps. A band has no taps if
+        its windows see only padding."""
         ends = (self.before - i * self.dilation + n for i in range(self.taps) for n in (0, self.size))
         edges = {0, self.outputs, *(min(self.outputs, max(0, -(-e // self.stride))) for e in ends)}
         return [self._between(*e) for e in pairwise(sorted(edges))]
 
     def _between(self, first: int, last: int) -> Band:
-        """Return the band of these outputs; all need the taps of the first one."""
+        """Return the band of the outputs from `first` to `last` (excluded). All of them need the taps that
+        the first one needs."""
         start = first * self.stride - self.before
         low, high = -(start // self.dilation), -((start - self.size) // self.dilation)
         return Band(first, last, max(0, low), min(self.taps, high))
@@ -105,8 +106,8 @@ class Axis:
         return max(fewest, band.outputs) * band.taps
 
     def best(self, fewest: float) -> tuple[float, list[Band]]:
-        """Return the cheapest way to join neighbouring bands: its cost in products, and the bands. A band of
-        fewer outputs than `fewest` costs as much as one of `fewest`."""
+        """Return the cost of the cheapest way to join neighbouring bands, in products, and the joined bands.
+        A band of fewer outputs than `fewest` costs as much as one of `fewest`."""
         least = self.bands()
         fixed = OVERHEAD * self.outputs * self.taps
         ways: list[tuple[float, list[Band]]] = [(0.0, [])]
@@ -194,11 +195,8 @@ class _Split:
         self.run.emit(replace(self.node, inputs=tuple(inputs), attrs=attrs))
 
     def made(self, chosen: tuple[Band, ...]) -> tuple[CoreAttributes, Sequence[str]]:
-        """Return the attributes and inputs of the node for the outputs of the `chosen` bands of the first
-        axes.
-
-        The node has all bands of the other axes.
-        """
+        """Return the attributes and inputs of a node that computes some of the outputs. On the first axes it
+        computes the `chosen` bands, one for each axis. On the remaining axes it computes all bands."""
         axis = len(chosen)
         if axis == len(self.axes):
             return self.part(chosen)
