@@ -17,16 +17,16 @@ _FUNCTIONS = {"round": "rint"}
 
 
 def function_name(row: Row, dtype: DType, lanes: int, space: str = "") -> str:
-    """Return the name of a row's function, with the exact number of lanes (several share one vector type) and
-    its address space."""
+    """Return the name of the C function for an instruction row. It has the exact number of lanes, because
+    several numbers share one vector type. It also has the address space."""
     return f"{row.name}_{dtype}x{lanes}{space.replace('__', '_').rstrip()}"
 
 
 def row_function(
     row: Row, dtype: DType, lanes: int, target: Target, dialect: Dialect, space: str = ""
 ) -> str:
-    """Return the text of a row's function of its operands, on `lanes` values of a type. `space`: the address
-    space of its memory."""
+    """Return the C text of a function that carries out an instruction row on `lanes` values of a type. Its
+    parameters are the row's operands. `space` is the address space of the row's memory."""
     func = row.func(dtype)
     loop, of_result = func.body, 1 if row.across else lanes
     result = type_name(func.params[-1].dtype, of_result) if row.result else "void"
@@ -58,7 +58,7 @@ def _number(e: Const) -> str:
 
 @dataclass
 class _Lane:
-    """Writes a reference for one lane."""
+    """Writes an instruction row's reference as C text for one lane."""
 
     dialect: Dialect
     lanes: int

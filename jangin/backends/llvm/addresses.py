@@ -17,8 +17,8 @@ _OFFSETS = range(-(1 << 11), 1 << 11)
 
 
 class Addresses:
-    """The addresses of one function. `lines`: its instructions; `first`: those at its beginning. `fresh`
-    makes names of values."""
+    """Derives the addresses of one function's accesses from each other. `lines` are the function's
+    instructions, and `first` those at its beginning. `fresh` makes names of values."""
 
     declaration = f"declare ptr @{_HIDE}(ptr)"
 
@@ -47,7 +47,8 @@ class Addresses:
         return name
 
     def near(self, at: str) -> str:
-        """Return the name of an address for an access at `at` that takes a small offset."""
+        """Return the name of an address for an access at `at`. It is an earlier address plus a constant that
+        fits the instruction's offset, if there is one."""
         start, place = self._steps.get(at, (at, 0))
         bases = self._near.setdefault(start, [])
         for name, before in bases:
@@ -60,8 +61,8 @@ class Addresses:
         return self._moved(self._hidden(start), str(place))
 
     def _from(self, name: str, before: int, place: int) -> str:
-        """Return the name of an address `place` bytes after the start, derived from the one `before` bytes
-        after it."""
+        """Return the name of the address `place` bytes behind a base. It is computed from the address `name`,
+        which lies `before` bytes behind the base."""
         return name if place == before else self._hidden(self._moved(name, self._distance(place - before)))
 
     def _moved(self, at: str, by: str) -> str:
@@ -76,7 +77,7 @@ class Addresses:
         return name
 
     def _distance(self, by: int) -> str:
-        """Return the name of a hidden number of bytes."""
+        """Return the name of a value that holds the number `by`, which LLVM can't see."""
         if by not in self._distances:
             self._distances[by] = name = self._fresh()
             self._first.append(f'  {name} = call i64 asm "", "=r,0"(i64 {by})')

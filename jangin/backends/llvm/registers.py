@@ -16,15 +16,16 @@ from jangin.ir.dtype import DType
 
 @dataclass
 class _Array:
-    """`held`: by element, the address and value of each store that isn't written yet. All values have the
-    same `shape` and lie side by side."""
+    """A local array. `held` has, by element, the address and the value of each store that isn't written yet.
+    All held values have the same `shape`, a type and a number of lanes, and lie side by side."""
 
     shape: tuple[DType, int] | None = None
     held: dict[int, tuple[Pointer, Value]] = field(default_factory=dict)
 
 
 class Registers:
-    """The arrays of one function. `write` writes a store."""
+    """The local arrays of one function, whose elements stay in registers within a block. `write` writes a
+    store to memory."""
 
     def __init__(self, write: Callable[[Pointer, Value], None]) -> None:
         self._write = write

@@ -36,8 +36,8 @@ class _Group:
 
 
 class SeveralLoads:
-    """Loads of one function, for a target with multi-vector loads. The function's instructions are in
-    `lines`; `fresh` makes names of values."""
+    """Writes the loads of one function for a target that loads several vectors by one instruction. The
+    function's instructions are in `lines`, and `fresh` makes names of values."""
 
     def __init__(self, target: Target, lines: list[str], fresh: Callable[[], str]) -> None:
         processor = target.processor
