@@ -72,7 +72,7 @@ class CoreAttributes(Attributes):
         self.check()
 
     def check(self) -> None:
-        """CompileError if the attributes don't fit each other."""
+        """Raise CompileError if the attributes don't fit each other."""
 
     def need(self, holds: bool, message: str) -> None:
         if not holds:

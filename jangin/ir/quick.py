@@ -114,7 +114,8 @@ def _reduced(stage: Stage, grid: _Grid, outer: int) -> Any:
 
 
 class _Product(NamedTuple):
-    """The factors of a sum of products, floats of the grid's rank, over a grid of these extents."""
+    """Two float arrays `x` and `y` whose product is summed. Both have one axis for each of the grid's
+    `extents`."""
 
     x: Array
     y: Array
@@ -145,7 +146,8 @@ def _products(body: Expr, grid: _Grid, outer: int) -> Sequence[_Product] | None:
 
 
 def _before_cast(e: Expr) -> Expr:
-    """Return the smaller integers that an integer was widened from, which are quicker to look through."""
+    """Return the 8-bit operand if the expression widens one, else the expression itself. The largest number
+    is found more quickly in 8-bit integers."""
     return e.a if isinstance(e, Cast) and e.a.dtype in (U8, I8) else e
 
 

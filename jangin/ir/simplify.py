@@ -51,7 +51,8 @@ def prove(cond: Expr, ranges: Ranges | None = None) -> bool:
 
 
 def interval(e: Expr, ranges: Ranges | None = None) -> tuple[int | None, int | None]:
-    """Return constant inclusive bounds of an i64 expression. A bound that isn't known is None."""
+    """Return the least and the greatest value of an i64 expression, as (least, greatest). A bound that isn't
+    known is None."""
     s = _simplifier(ranges)
     p = s.poly(s.run(e))
     return s.bound(p, upper=False), s.bound(p, upper=True)

@@ -36,10 +36,11 @@ def block_size(count: Expr, wanted: Expr) -> int:
 
 
 class Candidates:
-    """The candidates among `count` elements of a row, in blocks of `size`.
+    """The elements of a row of `count` elements that may be among the best `wanted` ones, found in blocks of
+    `size`.
 
-    `around` runs a statement after the candidates are known. `held` is their number, at least `wanted`;
-    `number(i)` is the position of the i-th, ascending. NaN elements are candidates.
+    `around` runs a statement after the candidates are known. `held` is their number, at least `wanted`.
+    `number(i)` is the position of the i-th candidate, in ascending order. NaN elements are candidates.
     """
 
     def __init__(

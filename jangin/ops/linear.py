@@ -136,7 +136,8 @@ def _later(terms: Sequence[Labels], first: int) -> set[str]:
 
 
 def _prepared(b: Builder, x: Tensor, labels: Labels, needed: set[str]) -> tuple[Tensor, Labels]:
-    """Return `x` with repeated labels read along their diagonal, and labels that nobody needs summed away."""
+    """Return `x` with repeated labels read along their diagonal, and with labels summed away that nobody
+    needs. Return also the labels of its axes."""
     unique = tuple(dict.fromkeys(labels))
     if unique != labels:
         shape = [x.shape[labels.index(label)] for label in unique]
@@ -150,7 +151,8 @@ def _prepared(b: Builder, x: Tensor, labels: Labels, needed: set[str]) -> tuple[
 def _contract(
     b: Builder, x: Tensor, left: Labels, y: Tensor, right: Labels, needed: set[str]
 ) -> tuple[Tensor, Labels]:
-    """Return the product of two operands, summed over the labels that are no longer needed."""
+    """Return the product of two operands, summed over the labels that are no longer needed. Return also the
+    labels of its axes."""
     size = dict(zip(left, x.shape, strict=True)), dict(zip(right, y.shape, strict=True))
     shared = [label for label in left if label in right]
     ones = [n for n in shared if is_const(size[0][n], 1) != is_const(size[1][n], 1)]
@@ -169,7 +171,8 @@ def _contract(
 
 
 def _dropped(b: Builder, x: Tensor, labels: Labels, gone: Sequence[str]) -> tuple[Tensor, Labels]:
-    """Return `x` without axes of size 1 that broadcast against the other operand's."""
+    """Return `x` without the axes `gone`, which have size 1 and broadcast against the other operand. Return
+    also the labels of the remaining axes."""
     keep = [i for i, label in enumerate(labels) if label not in gone]
     return b.reshape(x, [x.shape[i] for i in keep]), tuple(labels[i] for i in keep)
 

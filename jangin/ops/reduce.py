@@ -77,7 +77,8 @@ def reduce_over(
 
 
 def _known(b: Builder, x: Tensor, combiner: str, keepdims: bool) -> Tensor:
-    """Return the reduction of a vector of known sizes."""
+    """Return the reduction of a vector whose contents are known sizes. The result's contents are known
+    too."""
     assert x.data is not None
     neutral = 1 if combiner == "prod" else 0
     items = list(x.data.flat) or [const(neutral)]

@@ -181,8 +181,8 @@ class Scan:
         return For(LANE, const(self.tile.lanes), block(*body), "vector")
 
     def each_row(self, *body: Stmt) -> Stmt:
-        """Return the loop that runs `body` for every row of the tile, at the row's position in the
-        sequence."""
+        """Return the unrolled loop that runs `body` for each row of the register tile. Each row is a sequence
+        of the batch. In a backward direction, `body` runs at the sequence's step counted from its end."""
         step: Expr = TIME
         if self.backward:
             step = self.length - 1 - TIME
@@ -197,7 +197,7 @@ class Scan:
 
     @property
     def live(self) -> Expr:
-        """Whether the row's sequence still has this step."""
+        """Whether the row's sequence is long enough to have the current step."""
         return self.length > TIME
 
     @property

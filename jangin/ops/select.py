@@ -86,7 +86,7 @@ class _Heap:
         self.levels = max(1, 62 if high is None else high.bit_length())
 
     def around(self, body: Stmt) -> Stmt:
-        """Return `body` with the memory that the heap needs."""
+        """Return `body` inside the allocations of the heap's buffers."""
         for b in (self.values, self.at, self.number, self.value):
             body = Alloc(b, body)
         return body

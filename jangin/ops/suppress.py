@@ -62,8 +62,8 @@ def _choose(bufs: list[Buffer], n: Expr) -> Stmt:
 
 
 def _scored(bufs: list[Buffer], n: Expr) -> Stmt:
-    """Return statements that compute the score to which each chosen box had fallen, multiplied in the order
-    of choosing."""
+    """Return statements that compute each chosen box's score at the time when it was chosen. The original
+    score is multiplied by the factors of the boxes chosen before, in order."""
     boxes, scores, chosen, sigma = bufs
     out, score = Buffer("out", F32, (n,)), Buffer("score", F32, (const(1),), "register")
     t, j = Var("t"), Var("j")

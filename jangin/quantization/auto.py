@@ -48,7 +48,7 @@ def decided(
 
 
 def together(taken: Sequence[Decision], kinds: Kinds) -> dict[str, Chosen]:
-    """Return the parts in the kinds that were chosen for them, by name."""
+    """Return the chosen parts by name, each quantized to the kind of numbers that was chosen for it."""
     return {d.name: kinds[d.kind][d.name] for d in taken}
 
 
@@ -56,8 +56,11 @@ def together(taken: Sequence[Decision], kinds: Kinds) -> dict[str, Chosen]:
 class _Won:
     """The quickest model so far.
 
-    `kinds` has its parts in each kind. `before` is the seconds of a run in float32, or 0 if nothing was
-    raced. `after` is the seconds of the model, or 0 if nothing was quicker."""
+    - `best` is the quantized model, and `taken` are the decisions that made it.
+    - `kinds` has the model's parts, quantized to each kind of numbers.
+    - `before` is the seconds of a run in float32, or 0 if no model was timed against float32 yet.
+    - `after` is the seconds of a run of `best`, or 0 if nothing was quicker than float32.
+    """
 
     best: Quantized
     kinds: Kinds = field(default_factory=dict)
