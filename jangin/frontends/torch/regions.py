@@ -46,8 +46,9 @@ def _detached(graph: Any, operand: Any) -> Any:
 
 
 def detached_by_copies(graph: Any) -> None:
-    """Let the program's own detached tensors be copies. Taken apart, the others would let gradients through.
-    Raises CompileError if the program writes to one, because it would write to the copy."""
+    """Replace each `detach` in the program by a copy. PyTorch's decompositions would remove a `detach`, and
+    gradients would then pass. Raises CompileError if the program writes to a detached tensor, because it
+    would write to the copy."""
     for node, root, detached in _writes(graph):
         if detached:
             raise _refused(node, root)

@@ -254,8 +254,8 @@ def constants(m: Multiplier) -> tuple[Expr, ...]:
 
 
 def operands(m: Multiplier) -> tuple[Expr, ...]:
-    """Return a multiplier of int32 numbers as operands of `rescaled`. They are constants in i32 if the factor
-    is below 1, else in i64."""
+    """Return a multiplier of int32 numbers as the operands after x of `rescaled`. They are constants in i32
+    if the factor is below 1, else in i64."""
     if m.shift > 0:
         return constants(m)
     return tuple(const(v, I32) for v in _short_parts(m))
@@ -292,8 +292,9 @@ def _nearly(product: Expr, whole: Expr, right: Expr, below: Expr) -> Expr:
 
 
 def _shifted(product: Expr, dropped: Expr, right: Expr) -> Expr:
-    """Return `fixed.divided` of the product's upper half. `dropped` is a mask of the bits that the shift
-    drops. The result can't overflow, because 1 is added only if these bits exceed a half."""
+    """Return the upper half of an i64 product, shifted to the right by `right` bits and rounded as
+    `fixed.divided` does. `dropped` is a mask of the bits that the shift drops. The result can't overflow,
+    because 1 is added only if these bits exceed a half."""
     x = cast(I32, binary("shr", product + (1 << 30), const(31, I64)))
     over = binary("and", x, dropped) > binary("shr", dropped, const(1, I32)) + cast(I32, x < 0)
     return binary("shr", x, right) + cast(I32, over)
