@@ -11,17 +11,14 @@ from jangin.targets.rows import Row
 
 
 def _picks(picks: Iterable[int]) -> str:
-    """The mask operand of a shufflevector."""
+    """Return the mask operand of LLVM's shufflevector."""
     numbers = [*picks]
     return f"<{len(numbers)} x i32> <{', '.join(f'i32 {n}' for n in numbers)}>"
 
 
 def _clamped(dtype: DType, pack: str, bits: int) -> Iterator[Row]:
-    """`clamped`: i32 saturated to a smaller integer type, from vectors of `bits` bits.
-
-    Pack instructions work on each 128-bit part of a register apart, so a shuffle then puts the parts in
-    order.
-    """
+    """Yield the rows of `clamped`: i32 saturated to a smaller integer type, from vectors of `bits` bits. Pack
+    instructions work on each 128-bit part of a register by itself. A shuffle then puts the parts in order."""
     name, feature = {512: ("avx512", "avx512bw"), 256: ("avx2", "avx2")}[bits]
     suffix, each, parts = (".512" if bits == 512 else ""), bits // 32, bits // 128
     low, high = dtype.limits
@@ -57,10 +54,10 @@ def _clamped(dtype: DType, pack: str, bits: int) -> Iterator[Row]:
 
 
 def _table(lanes: int) -> Row:
-    """`table`: the bytes of a table of 256 at the given places.
+    """Return the row of `table`, which looks up bytes in a table of 256 bytes.
 
     Four registers hold the table as pairs of bytes. One instruction looks up 32 places in two registers. The
-    places in the low bytes and the high bytes of words are looked up apart.
+    places in the low bytes and in the high bytes of words are looked up apart.
     """
     words, quarter = "<32 x i16>", "<256 x i8> %y, <256 x i8> poison"
     text = [f"%x64 = shufflevector {{u8}} %x, {{u8}} poison, {_picks(n % lanes for n in range(64))}"]
@@ -122,10 +119,9 @@ def _joined_at_once() -> Row:
 
 
 def _joined_by_quads() -> Row:
-    """`joined` by a permutation of 32-bit lanes and a byte shuffle within 128-bit parts.
-
-    The permutation gathers the bytes of four places in each part.
-    """
+    """Return the row of `joined` for processors without a byte permutation across a whole register. A
+    permutation of 32-bit lanes gathers the bytes of four words in each 128-bit part. A byte shuffle within
+    the parts then puts them in order."""
     put = [f"%{v}_quads = bitcast <64 x i8> %{v} to <16 x i32>" for v in ("xy", "zu")]
     picks = ", ".join(f"i32 {v}" for n in range(4) for v in (n, 4 + n, 16 + n, 20 + n))
     parts = f"<16 x i32> %xy_quads, <16 x i32> <{picks}>, <16 x i32> %zu_quads"
@@ -138,7 +134,7 @@ def _joined_by_quads() -> Row:
 
 
 def _joined_half() -> Row:
-    """`joined` to half a register of words: interleaves bytes, then pairs of bytes."""
+    """Return the row of `joined` for half a register of words. It interleaves bytes, then pairs of bytes."""
     text = list[str]()
     for a, b in ("xy", "zu"):
         picks = _picks(v for n in range(8) for v in (n, 8 + n))

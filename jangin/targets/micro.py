@@ -26,7 +26,7 @@ VECTORS = 8
 
 
 def _clamped(dtype: DType) -> Row:
-    """A number of 32 bits clamped to a smaller type by SSAT or USAT."""
+    """Return the row that clamps a number of 32 bits to a smaller type by SSAT or USAT."""
     (low, high), sign = dtype.limits, "s" if dtype.kind == "i" else "u"
     return Row(
         "clamped", (dtype,), "x: i32[N]", "T", f"r[i] = T(min(max(x[i], i32({low})), i32({high})))",
