@@ -1,11 +1,13 @@
-"""Decide which device of a farm measures what, and whom to believe.
+"""Decides which device of a farm measures what, and whose answers count.
 
-Devices are of one kind: their figures may be compared. A job is measured by one device. Others repeat the
-first job of each device, every tenth of its jobs, and each winner without its rivals. If two disagree, a
-third decides. A device that is outvoted is doubted, so that all its answers are repeated. At the second time
-it is left out, and what it alone has measured is measured again.
+A coordinator has devices of one kind, whose figures may be compared. A job is a race of a kernel's
+candidates, which one device measures. Another device repeats the first job of each device, every tenth of its
+jobs, and each winner without its rivals. If two answers disagree, a third device decides. A device that is
+outvoted is doubted, so that all its answers are repeated. At the second time it is left out, and the jobs
+that it alone has answered are measured again.
 
-This module knows no network and no clock: a transport has them."""
+This module uses no network and no clock. A `Transport` provides both.
+"""
 
 from __future__ import annotations
 
@@ -41,35 +43,41 @@ FRUITLESS = 0.5
 
 
 class SchedulerGone(ConnectionError):
-    """Nobody answers where the farm's scheduler should be."""
+    """The farm's scheduler doesn't answer at its address."""
 
 
 class Transport(Protocol):
-    """A connection to devices, with a clock. Its methods raise SchedulerGone."""
+    """A connection to devices, with a clock. Its methods raise SchedulerGone if the connection is lost."""
 
     def devices(self) -> Collection[str]:
-        """Return the names of the devices that are there."""
+        """Return the names of the devices that are connected now."""
 
     def start(self, device: str, job: Job) -> None:
-        """Have a device do a job. It does no other one."""
+        """Send a job to a device, which must be idle."""
 
     def wait(self, seconds: float) -> Sequence[Event]:
-        """Return what has ended, after at most some seconds."""
+        """Return the jobs that have ended, after at most `seconds`."""
 
     def restart(self, device: str) -> None:
-        """End what a device does. It may come back."""
+        """End a device's job, by restarting the device. It may connect again."""
 
     def now(self) -> float:
-        """Return the seconds of a clock."""
+        """Return the present time, in seconds of a clock that never goes back."""
 
 
 @dataclass
 class Device:
-    """The state of a device.
+    """The coordinator's record of a device.
 
-    `out` is why it is left out, or "". `only` is the candidate of its job that it measures, or "" for all.
-    `alone` has the jobs that only it has answered. `checked` counts its
-    jobs that others have repeated. `loops` has the seconds of the loop beside its races that count."""
+    - `out` is the reason why the device is left out, or "".
+    - `job` is the job that it does since the time `since`, or None. `only` is the single candidate that it
+      measures, or "" for all.
+    - `alone` has the jobs that only this device has answered.
+    - `answered` counts its answers, and `checked` those that another device has confirmed.
+    - `strikes` counts how often it was outvoted, and `deaths` how often it died, hung or failed.
+    - `hot` counts consecutive jobs in which it was throttled.
+    - `loops` has the seconds of the calibration loop beside its races, without throttled ones.
+    """
 
     name: str
     out: str = ""
@@ -90,8 +98,10 @@ class Device:
 class Coordinator:
     """The state of one tuning on devices of one kind.
 
-    `gaps` has the seconds that each kernel may gain at most. A device hangs that takes longer than `limit`
-    seconds for a job. `say` is told what happens to devices, in sentences."""
+    `gaps` has the most seconds of a run that each kernel may gain. A device counts as hung if a job takes it
+    longer than `limit` seconds. `say` is called with a sentence for each event, such as a device that is left
+    out.
+    """
 
     transport: Transport
     gaps: Mapping[str, float]
@@ -120,7 +130,7 @@ class Coordinator:
 
     @property
     def disputed(self) -> list[Job]:
-        """The jobs on which devices disagree, and no other device has decided."""
+        """The jobs whose answers disagree, and that no further device has decided yet."""
         return [*self._disputes]
 
     @property
@@ -130,11 +140,12 @@ class Coordinator:
 
     @property
     def can_go_on(self) -> bool:
-        """Whether a device may come back that isn't left out."""
+        """Whether a known device isn't left out, so that it may connect again."""
         return any(not d.out for d in self.known.values())
 
     def forget(self) -> None:
-        """Take all jobs back that devices do, without blame: the scheduler that had them is gone."""
+        """Make all running jobs open again, because the scheduler that had them is gone. No device is
+        blamed."""
         for device in [*self._busy.values()]:
             job, device.job = device.job, None
             if job is not None and job in self.votes:
@@ -147,9 +158,11 @@ class Coordinator:
         self._busy.clear()
 
     def step(self, accepting: bool = True) -> bool:
-        """Give work to all idle devices, and take what has ended. Return False if there was nothing to do.
+        """Give jobs to all idle devices, and process the jobs that have ended. Return False if there was
+        nothing to do.
 
-        If not `accepting`, only disputes and winners are measured: the time is over."""
+        If not `accepting`, the time is over. Only disputed jobs and winners are then measured.
+        """
         if not self._busy or self.transport.now() >= self._polled + POLL:
             self._poll()
         resting = self._hand_out(self._idle, accepting)
@@ -161,7 +174,7 @@ class Coordinator:
         return True
 
     def _poll(self) -> None:
-        """Ask which devices are there, and take jobs back from those that aren't."""
+        """Ask which devices are connected, and make the jobs of vanished devices open again."""
         names = {*self.transport.devices()}
         for name in [n for n in self._busy if n not in names]:
             self._take(Event(name, None, "went away"))
@@ -169,7 +182,8 @@ class Coordinator:
         self._polled = self.transport.now()
 
     def _hand_out(self, idle: Collection[str], accepting: bool) -> bool:
-        """Give jobs to idle devices while there are any. Return whether a device rests."""
+        """Give jobs to idle devices while there are any. Return whether a device rests because it was
+        throttled."""
         if not idle:
             return False
         new = self.left if accepting else 0
@@ -197,12 +211,13 @@ class Coordinator:
         return resting
 
     def _may_repeat(self, name: str, votes: Votes) -> bool:
-        """Return whether a device hasn't measured what a job's repeat is to measure."""
+        """Return whether a device may repeat a job. It may if it hasn't measured the candidates that are
+        repeated."""
         return name not in votes.answers if self._repeats_all(votes) else votes.lacks(name)
 
     def _repeats_all(self, votes: Votes) -> bool:
-        """Return whether a job's repeat measures all candidates: a dispute, or a check of a device. A winner
-        is confirmed alone."""
+        """Return whether all candidates of a job are repeated. They are if its answers disagree, or if a
+        device is checked. Otherwise only the winner is repeated."""
         return votes.job in self._disputes or votes.job in self._due or votes.open
 
     def _begin(self, device: Device, votes: Votes) -> None:
@@ -217,7 +232,7 @@ class Coordinator:
         self.transport.start(device.name, only)
 
     def _new(self) -> Votes:
-        """Return the job that may gain most of those that no device has begun."""
+        """Return the unstarted job that promises the largest gain."""
         kernel = max(self._open, key=self._promise)
         self._hope[kernel] *= FRUITLESS
         return self.votes[next(iter(self._open[kernel]))]
@@ -228,7 +243,7 @@ class Coordinator:
         return bool(self.left or self._disputes or unconfirmed)
 
     def _promise(self, kernel: str) -> float:
-        """Return the seconds that a run of the model may gain by a kernel's next job."""
+        """Return the seconds that a run of the model is expected to gain by a kernel's next job."""
         return self.gaps[kernel] * self._hope[kernel] if self._open[kernel] else -1.0
 
     def _reopen(self, job: Job) -> None:
@@ -277,7 +292,8 @@ class Coordinator:
             self.say(f"{votes.job.candidates[0]} is given up: devices failed by it {TRIES} times")
 
     def _throttled(self, device: Device, *loops: float) -> bool:
-        """Return whether a device was slower beside a race than it can be. It rests then."""
+        """Return whether a device was slower than usual during a race, for example because it was hot. It
+        rests then."""
         usual = statistics.median(device.loops) if device.loops else min(loops)
         if max(loops) <= THROTTLED * usual:
             device.loops += loops
@@ -291,8 +307,8 @@ class Coordinator:
         return True
 
     def _judge(self, votes: Votes) -> None:
-        """Keep the state of a job that has one more answer. Devices that are outvoted are doubted or left
-        out."""
+        """Update everything that follows from a job's new answer. A device that is outvoted is doubted or
+        left out."""
         job = votes.job
         self._disputes.pop(job, None)
         for name in votes.answers:
@@ -312,7 +328,8 @@ class Coordinator:
             self._convict(votes)
 
     def _challenge(self, votes: Votes) -> None:
-        """Make a job the winner of its kernel if it is quicker. The kernel's expected gain is whole then."""
+        """Make a job its kernel's winner if its best candidate is quicker than the present winner's. The
+        kernel's expected gain then starts anew."""
         kernel, best = votes.job.kernel, votes.best()
         if best is None or kernel not in self._winners:
             return
@@ -337,7 +354,8 @@ class Coordinator:
                 self.say(f"{name} disagrees with {' and '.join(right)}: all its races are repeated")
 
     def _leave_out(self, device: Device, reason: str) -> None:
-        """Leave a device out. The races that only a wrong device has measured are measured again."""
+        """Give a device no more jobs. If its answers were wrong, they are deleted, and the jobs that it alone
+        has answered are measured again."""
         if device.out:
             return
         device.out = reason
@@ -356,7 +374,7 @@ class Coordinator:
         device.alone.clear()
 
     def _end_late(self) -> None:
-        """End the jobs that take too long. The first of the busy devices began first."""
+        """End the jobs that take longer than `limit`. Busy devices are in the order in which they began."""
         while (device := next(iter(self._busy.values()), None)) is not None:
             if self.transport.now() - device.since <= self.limit:
                 return
@@ -364,7 +382,7 @@ class Coordinator:
             self._take(Event(device.name, None, f"hung for {self.limit:.0f} s"))
 
     def winners(self) -> dict[str, Votes]:
-        """Return the job that has the quickest candidate of each kernel."""
+        """Return, for each kernel with a winner, the answers to the job with its quickest candidate."""
         for kernel in self._of.keys() - self._winners.keys():
             self._winners[kernel] = self._winner(kernel)
         return {kernel: votes for kernel, votes in self._winners.items() if votes is not None}
@@ -376,12 +394,12 @@ class Coordinator:
         return min(candidates)[2] if candidates else None
 
     def of(self, kernel: str) -> Iterator[Votes]:
-        """Yield the jobs of a kernel, with their answers."""
+        """Yield the answers to each job of a kernel."""
         return (self.votes[job] for job in self._of.get(kernel, ()))
 
     def measured(self) -> Iterator[tuple[str, str]]:
-        """Yield kernels and candidates that needn't be measured again. A winner that one device alone has
-        seen isn't among them if others are there."""
+        """Yield the (kernel, candidate) pairs that needn't be measured again. A winner that only one device
+        has measured isn't among them if another device could confirm it."""
         winners = {votes.job for votes in self.winners().values()}
         there = (self.known[name] for name in self._idle | self._busy.keys() if name in self.known)
         alone = sum(not d.out for d in there) < 2

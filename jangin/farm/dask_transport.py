@@ -24,8 +24,8 @@ CONNECT = 10.0
 
 
 def _check(address: str) -> None:
-    """Raise ValueError for an address that Dask can't read. Dask's client would print a stack after such an
-    error, when its time is over."""
+    """Raise ValueError for an address that Dask can't read. Dask's own client would print a stack trace much
+    later."""
     from distributed import Security
     from distributed.comm import get_address_host_port, parse_address
 
@@ -39,8 +39,8 @@ def _check(address: str) -> None:
 
 
 class Cluster:
-    """A connection to a Dask scheduler, which is made again when the scheduler comes back. `held` is sent to
-    each worker once. `connections` counts how often it was made."""
+    """A connection to a Dask scheduler. It is made again when the scheduler comes back, and `connections`
+    counts how often. The object `held` is sent to each worker once."""
 
     def __init__(self, address: str, held: Any, key: str) -> None:
         self._address, self._held, self._key = address, held, key
@@ -99,7 +99,8 @@ class Cluster:
         return devices
 
     def submit(self, device: str, function: Callable[..., Any], *given: Any) -> Any:
-        """Return a future of `function` on what is held and `given`, on a device alone."""
+        """Return the future of a call of `function` on one device, with the object `held` and the other
+        arguments."""
         address, resource = self.workers()[device]
         return self._client.submit(
             function, self._future, *given, workers=[address], allow_other_workers=False, pure=False,
@@ -107,8 +108,8 @@ class Cluster:
         )  # fmt: skip
 
     def anywhere(self, resource: str, function: Callable[..., Any], *given: Any, retries: int = 0) -> Any:
-        """Return a future of `function` on what is held and `given`, on any device with a resource. It is
-        tried again `retries` times if it fails, and by itself if its worker dies."""
+        """Return the future of a call of `function` on any device with a resource. A failed call is repeated
+        up to `retries` times. If the worker dies, Dask repeats the call by itself."""
         return self._client.submit(
             function, self._future, *given, pure=False, resources={resource: 1}, retries=retries
         )
@@ -120,7 +121,7 @@ class Cluster:
         yield from as_completed(futures, loop=self._client.loop)
 
     def restart(self, device: str) -> None:
-        """Start a worker anew, if its nanny can do that."""
+        """Restart the worker that is the device, if a nanny process watches it and can do so."""
         address = self._workers.get(device, ("", ""))[0]
         try:
             self._client.restart_workers([address], timeout=CONNECT, raise_for_error=False)
@@ -133,13 +134,13 @@ def _same(held: Any) -> Any:
 
 
 def _resource(worker: Mapping[str, Any]) -> str:
-    """Return the resource that makes a worker a device, or ""."""
+    """Return the name of the resource that makes a worker a device, or "" if the worker has none."""
     return next((str(r) for r in worker.get("resources", {}) if str(r).startswith(RESOURCE)), "")
 
 
 class DaskTransport:
-    """The devices of one place as a coordinator sees them. `accept` makes an answer of what a device returns,
-    and raises ValueError for one that doesn't count."""
+    """The connection between a coordinator and the devices of one kind. `accept` converts what a device
+    returned to an answer. It raises ValueError for an answer that doesn't count."""
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ class DaskTransport:
             yield self._ended.get()
 
     def _event(self, device: str, done: Any) -> Event | None:
-        """Return how a job ended, or None if it was ended before."""
+        """Return the event of a finished future, or None if its job was ended before."""
         if done is None:
             return Event(device, None, "died")
         if device not in self._running or self._running[device][2] is not done:

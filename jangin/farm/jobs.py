@@ -18,7 +18,7 @@ MARGIN = 0.99
 
 @dataclass(frozen=True)
 class Job:
-    """A race of `candidates` of a kernel against its untuned one, on one device."""
+    """A race of `candidates` of a kernel against the kernel's untuned candidate, on one device."""
 
     kernel: str
     candidates: tuple[str, ...]
@@ -26,11 +26,14 @@ class Job:
 
 @dataclass(frozen=True)
 class Answer:
-    """A device's figures. `ratios` has the time of each candidate as a share of the untuned one's, which is
-    `seconds`. A candidate with a defect has None, and one that wasn't measured has NaN.
+    """A device's answer to a job.
 
-    `before` and `after` are the seconds of a loop beside the race, which is the same everywhere. `by` tells
-    who signed the answer."""
+    - `ratios` has each candidate's time as a share of the untuned candidate's, which is `seconds`. It is None
+      for a candidate with a defect, and NaN for one that wasn't measured.
+    - `before` and `after` are the seconds of a calibration loop before and after the race. All devices run
+      the same loop.
+    - `by` names the owner of the key that signed the answer.
+    """
 
     ratios: tuple[float | None, ...]
     seconds: float
@@ -41,7 +44,8 @@ class Answer:
     proof: Mapping[str, str] = field(default_factory=dict)
 
     def agrees(self, other: Answer) -> bool:
-        """Return whether both tell the same about each candidate that both have measured."""
+        """Return whether two answers agree on each candidate that both have measured. Ratios agree if their
+        factor is at most `AGREE`."""
         return all(
             (a is None) == (b is None)
             and (a is None or b is None or abs(math.log(max(a, 1e-9) / max(b, 1e-9))) <= math.log(AGREE))
@@ -55,8 +59,8 @@ class Answer:
         return all(map(_measured, self.ratios))
 
     def placed(self, job: Job, candidate: str, earlier: Answer | None) -> Answer:
-        """Return the answer to a whole job of which one candidate was measured. It keeps the figures that the
-        device's `earlier` answer has."""
+        """Return the answer to the whole `job`, given this answer to its `candidate` alone. The other
+        candidates have the ratios of the device's `earlier` answer, or NaN."""
         before = earlier.ratios if earlier is not None else (math.nan,) * len(job.candidates)
         (ratio,) = self.ratios
         together = zip(job.candidates, before, strict=True)
@@ -65,7 +69,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Event:
-    """The end of a device's job: its answer, or the problem that there is none."""
+    """The end of a job on a device: the answer, or the problem because of which there is none."""
 
     device: str
     answer: Answer | None
@@ -74,8 +78,8 @@ class Event:
 
 @dataclass
 class Votes:
-    """The answers to a job by device, and the devices that work on it. `failures` counts devices that died or
-    hung."""
+    """The answers to a job, by device. `running` has the devices that work on the job. `failures` counts
+    devices that died or hung while they worked on it."""
 
     job: Job
     answers: dict[str, Answer] = field(default_factory=dict)
@@ -84,7 +88,7 @@ class Votes:
 
     @property
     def agreeing(self) -> dict[str, Answer]:
-        """The largest group of answers of which each agrees with one of them."""
+        """The largest group of answers that all agree with one answer of the group."""
         groups = [
             {d: a for d, a in self.answers.items() if a.agrees(centre)} for centre in self.answers.values()
         ]
@@ -96,33 +100,34 @@ class Votes:
 
     @property
     def disputed(self) -> bool:
-        """Whether devices disagree, and no two more of them agree than there are others."""
+        """Whether answers disagree and no majority agrees."""
         return len(self.answers) > 1 and 2 * len(self.agreeing) <= len(self.answers)
 
     @property
     def alone(self) -> str:
-        """The quickest candidate if one believed device alone has measured it, or ""."""
+        """The job's quickest candidate if only one believed device has measured it, else ""."""
         best = self.best()
         return best[0] if best is not None and len(self._told(best[0], self.believed)) < 2 else ""
 
     def lacks(self, device: str) -> bool:
-        """Return whether a device hasn't measured the quickest candidate, or any if there is none."""
+        """Return whether a device hasn't measured the job's quickest candidate, or hasn't answered the
+        job."""
         best = self.best()
         return device not in self.answers or (best is not None and not self._told(best[0], [device]))
 
     def _told(self, candidate: str, devices: Iterable[str]) -> list[float | None]:
-        """Return the ratios of a candidate on those of some devices that have measured it."""
+        """Return a candidate's ratios on those of the `devices` that have measured it."""
         at = self.job.candidates.index(candidate)
         return [r for d in devices if _measured(r := self.answers[d].ratios[at])]
 
     @property
     def believed(self) -> dict[str, Answer]:
-        """The answers that count. A disputed job has none."""
+        """The answers that count: those of the majority. A disputed job has none."""
         return {} if self.disputed else self.agreeing
 
     def best(self) -> tuple[str, float] | None:
-        """Return the quickest candidate that every believed device found quicker than the untuned one, and
-        its ratio in the middle of them."""
+        """Return the quickest candidate, and the median of its ratios. Every believed device must have found
+        it quicker than the untuned candidate. Return None if there is none."""
         winners = []
         for candidate in self.job.candidates:
             ratios = self._told(candidate, self.believed)

@@ -28,7 +28,7 @@ TRIES = 2
 
 @dataclass(frozen=True)
 class Held:
-    """A study, as devices get it once: its settings, the models' files by name, and the options of
+    """A study as each device receives it once: the settings, the models' files by name, and the options of
     compilations."""
 
     settings: Settings
@@ -50,12 +50,13 @@ class Held:
 def study_on(
     address: str, settings: Settings, folder: Path, compiling: Options, progress: Progress
 ) -> dict[str, list[Row]]:
-    """Measure what a study lacks on a farm, and return the rows by kind of device. A kind's study is in the
-    folder of its name.
+    """Measure the missing rows of a study on a farm, and return all rows by kind of device. The study of each
+    kind is in a folder named after the kind. Rows are missing if the scheduler goes away or the user
+    interrupts the study.
 
-    Raises SchedulerGone if nobody answers at the address. Raises ValueError for settings that devices can't
-    have, if no worker is a device, or if a folder has another study. Rows lack if the scheduler goes away or
-    the user interrupts it."""
+    Raises SchedulerGone if no scheduler answers at the address. Raises ValueError for settings that devices
+    can't have, if no worker is a device, or if a folder has another study.
+    """
     settings.check()
     odd = next((m for m in settings.models if m.is_dir()), None)
     if odd is not None or settings.data:
@@ -85,7 +86,7 @@ def _name(kind: str) -> str:
 
 
 def _of_kind(cluster: Cluster, held: Held, kind: str, folder: Path, progress: _Counted) -> list[Row]:
-    """Measure what is missing on the devices of one kind."""
+    """Measure the missing rows of a study on the devices of one kind, and return all rows."""
     there = cluster.anywhere(kind, _machine).result()
     open_folder(folder, held.settings, there)
     file = RowFile(folder / ROWS)

@@ -24,8 +24,8 @@ class Trust:
             raise FileNotFoundError(f"--trust {path} is no public key, and no folder of .pem files")
 
     def answer(self, message: bytes, signature: bytes, job: Job, task: str) -> Answer:
-        """Return what a device has answered to a job. Raises ValueError for an answer that nobody trusted has
-        signed, or that is to something else."""
+        """Return a device's answer to a job of a task, after checking its signature. Raises ValueError if no
+        trusted owner has signed it, or if it answers another job."""
         by = ""
         if self._keys:
             signers = (k for k in self._keys if signature and is_signed(CONTEXT + message, signature, k))

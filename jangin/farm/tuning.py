@@ -34,8 +34,9 @@ Tell = Callable[[float, float, str], object]
 
 @dataclass
 class Place:
-    """The outcome on the devices of one kind, and what happened to them. `signers` are the owners of the keys
-    by which the winners are signed."""
+    """One kind of machine on the farm, with its devices and the outcome of tuning on them. `said` has
+    sentences about events. `signers` counts the winners by the owner of the key that signed them. `problem`
+    is the error that ended the tuning, or ""."""
 
     name: str
     devices: list[str]
@@ -79,7 +80,7 @@ def tune_on(
 
 
 def _places(cluster: Cluster) -> list[Place]:
-    """Return the kinds of machines that are there."""
+    """Return the kinds of machines among the farm's devices."""
     there = cluster.first_workers(PATIENCE)
     members: dict[str, list[str]] = defaultdict(list)
     for name, future in [(n, cluster.submit(n, work.place)) for n in there]:
@@ -89,7 +90,7 @@ def _places(cluster: Cluster) -> list[Place]:
 
 @dataclass
 class _Tuning:
-    """The tuning on one place."""
+    """The tuning on one kind of machine."""
 
     cluster: Cluster
     task: work.Task
@@ -150,7 +151,7 @@ class _Tuning:
         return self.trust.answer(told[0], told[1], job, self.task.digest)
 
     def _is_here(self, device: str) -> bool:
-        """Return whether a device is of this place. A new one is asked."""
+        """Return whether a device is of this kind of machine. A new device is asked."""
         if not any(device in p.devices for p in self.places):
             try:
                 name = self.cluster.submit(device, work.place).result(PATIENCE)
@@ -165,7 +166,8 @@ class _Tuning:
         return device in self.place.devices
 
     def _ask(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Return what a device of the place returns. If it dies, another one is asked."""
+        """Return what a function returns on a device of this kind. If the device dies, another one is
+        asked."""
         problem: Exception | None = None
         for _ in range(3):
             device = next((d for d in self.cluster.workers() if self._is_here(d)), None)
@@ -230,7 +232,8 @@ def _jobs(kernels: Mapping[str, work.Found], known: Mapping[str, Finding]) -> It
 def _findings(
     made: Coordinator, kernels: Mapping[str, work.Found], known: Mapping[str, Finding]
 ) -> dict[str, Finding]:
-    """Return each kernel's best candidate: this tuning's winner, or an earlier one's if that is quicker."""
+    """Return the best candidate of each kernel by its digest. It is this tuning's winner, or an earlier
+    tuning's if that is quicker."""
     tried: dict[str, set[str]] = defaultdict(set)
     for digest, candidate in made.measured():
         tried[digest].add(str(work.read(candidate)))

@@ -1,4 +1,5 @@
-"""A device's part of a farm: what it is, which kernels a model has, races, and signed answers."""
+"""The functions that a farm's device runs: it tells its kind and the model's kernels, races candidates, and
+signs its answers."""
 
 from __future__ import annotations
 
@@ -28,14 +29,16 @@ LOOPS = 16
 
 
 class Task(NamedTuple):
-    """A tuning, as devices get it once: its digest, and the pickled model, options and threads."""
+    """A model to tune, with its options and number of threads. `data` is their pickle, which each device
+    receives once, and `digest` identifies it."""
 
     digest: str
     data: bytes
 
 
 class Found(NamedTuple):
-    """A kernel of the model on a device of one kind. `candidates` are the ones to measure, as texts."""
+    """A kernel of the model, as one kind of machine compiles it. `candidates` are the candidates to measure,
+    as texts."""
 
     digest: str
     name: str
@@ -68,13 +71,15 @@ def _prepared(task: Task) -> _Prepared:
 
 
 def place(task: Task) -> str:
-    """Return the text that tells for which machines this device's figures are valid."""
+    """Return the text that identifies this device's kind of machine. Figures are valid on machines with the
+    same text."""
     _, options, threads = pickle.loads(task.data)
     return place_of(options.target, threads or default_threads(), options.libraries, options.objective)
 
 
 def prepare(task: Task) -> None:
-    """Prepare the model's kernels on this device, while another device is asked which they are."""
+    """Compile the model's kernels untuned on this device in advance, while another device lists them
+    (`survey`)."""
     with _LOCK:
         _prepared(task)
 
@@ -123,7 +128,8 @@ def final(task: Task, winners: dict[str, str]) -> tuple[float, float]:
 
 
 def loop_seconds() -> float:
-    """Return the seconds of a loop that takes equally long whenever a processor has its full speed."""
+    """Return the seconds of the calibration loop. The loop takes the same time whenever the processor has its
+    full speed."""
     best = float("inf")
     for _ in range(LOOPS):
         start = time.perf_counter()
