@@ -64,8 +64,8 @@ def msr(root: Path) -> Found:
 
 
 def _register(file: Path, unit: int, energy: int) -> tuple[float, Callable[[], float]] | None:
-    """Return the joules of a counter's step, and the function that reads it, or None without such
-    registers."""
+    """Return the joules of one step of a counter in the processor's registers, and the function that reads
+    the counter. Return None if the processor lacks these registers."""
 
     def read(register: int) -> int | None:
         try:
@@ -88,7 +88,7 @@ def _register(file: Path, unit: int, energy: int) -> tuple[float, Callable[[], f
 
 
 def _one_of_each_package(devices: Path, system: Path) -> dict[str, Path]:
-    """Return a file of registers for each package."""
+    """Return, for each package of processors, the file of one processor's registers."""
     packages: dict[str, Path] = {}
     for file in sorted(devices.glob("[0-9]*/msr"), key=lambda f: int(f.parent.name)):
         topology = system / "devices" / "system" / "cpu" / f"cpu{file.parent.name}" / "topology"

@@ -44,13 +44,15 @@ class Idle:
 class Used:
     """The energy of one call, by one source.
 
-    `joules` has the power at rest subtracted, and `low` and `high` are its quartiles over the windows.
-    `gross` includes the power at rest. `watts` and `idle` are the power of the work and of the rest, and
-    `rails` the watts of each rail during the work.
-
-    `doubt` is the share by which the sensor's coarseness may falsify the gross energy, and `net_doubt` the
-    same for `joules`. `warning` says so if it is much. `cost` is the share of a core that sampling took.
-    `power` has pairs of seconds and watts over all windows."""
+    - `joules` has the idle power subtracted. `low` and `high` are its quartiles over the windows.
+    - `gross` includes the idle power.
+    - `watts` is the power during the work, and `idle` the power at rest.
+    - `rails` has the watts of each rail during the work.
+    - `doubt` is the largest relative error of `gross` by the sensor's coarseness, and `net_doubt` that of
+      `joules`. `warning` says so if it is large.
+    - `cost` is the share of a core that sampling took.
+    - `power` has pairs of seconds and watts over all windows.
+    """
 
     source: str
     joules: float
@@ -85,8 +87,8 @@ class _Window:
 
 
 def rest(sampler: Sampler, source: int, seconds: float) -> Idle:
-    """Measure the power at rest for `seconds`, or longer if the sensor is too coarse. Nothing else should run
-    meanwhile. Raises EnergyError if it can't be measured."""
+    """Measure the power of a source while nothing runs, for `seconds`, or longer if the sensor is coarse.
+    Raises EnergyError if it can't be measured."""
 
     def nothing(seconds: float) -> tuple[float, float, int]:
         return *sampler.pause(seconds), 1
@@ -141,7 +143,7 @@ def _window(sampler: Sampler, source: int, work: Work, seconds: float) -> _Windo
 
 
 def _counted(series: list[Series]) -> list[int]:
-    """Return the rails whose sum is the source's energy."""
+    """Return the numbers of the rails whose sum is the source's energy."""
     return [n for n, s in enumerate(series) if not s.rail.inside]
 
 
@@ -150,8 +152,8 @@ def _doubt(series: list[Series], window: _Window) -> float:
 
 
 def _needed(series: list[Series], window: _Window) -> float:
-    """Return the seconds in which the sensor's coarseness becomes small enough, within limits. The longest
-    window is needed if a rail used nothing, because nothing is known about its digits then."""
+    """Return the seconds of a window in which the sensor's relative error is small enough, within limits. If
+    a rail used nothing, the longest window is needed, because its resolution isn't known then."""
     counted = [series[n] for n in _counted(series)]
     longest = max(s.seconds_for(DOUBT, window.start, window.end) for s in counted)
     return min(MOST_SECONDS, HEADROOM * longest)
@@ -166,7 +168,7 @@ def _warning(doubt: float, net_doubt: float) -> str:
 
 
 def _power(series: list[Series], taken: list[_Window]) -> tuple[tuple[float, float], ...]:
-    """Return the watts of all windows over time, as if they followed one another at once."""
+    """Return the watts of all windows over time, with the windows joined without gaps."""
     curve: list[tuple[float, float]] = []
     before = 0.0
     for w in taken:

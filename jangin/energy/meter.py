@@ -26,11 +26,12 @@ LONGEST_LINE = 1000
 
 
 def meter(text: str) -> Source:
-    """Return the meter of a plug's address, a serial line, an entry point's name, or of a command otherwise.
+    """Return the external meter that a text names.
 
-    `http://PLUG`, `serial:DEVICE@BAUD` and `powermetrics` are those of `plugs`. An entry point is a function
-    without parameters that yields (timestamp, watts). A command prints lines "timestamp watts". It is run
-    without a shell."""
+    - `http://PLUG`, `serial:DEVICE@BAUD` and `powermetrics` are meters of the module `plugs`.
+    - The name of an entry point stands for a function without parameters that yields (timestamp, watts).
+    - Any other text is a command that prints lines "timestamp watts". It is run without a shell.
+    """
     if text.startswith(("http://", "https://")):
         rail = Rail("plug", resolution=plugs.PLUG_DIGIT, period=plugs.PLUG_PERIOD)
         return _source(f"plug {text}", rail, lambda: plugs.plug(text))
@@ -62,8 +63,8 @@ def _pair(line: str) -> tuple[float, float]:
 def _printed(
     command: list[str], read: Callable[[str], tuple[float, float] | None] = _pair
 ) -> Iterator[tuple[float, float]]:
-    """Yield the pairs that a command prints. `read` returns a line's pair, or None without one. Raises
-    EnergyError when the command ends, and for a line that `read` can't take."""
+    """Yield the pairs that a command prints. `read` converts a line to a pair, or to None if the line has
+    none. Raises EnergyError when the command ends, and for a line that `read` can't convert."""
     with tempfile.TemporaryFile("w+", errors="replace") as errors:
         try:
             process = subprocess.Popen(
@@ -109,6 +110,6 @@ def _aligned(pairs: Iterable[tuple[float, float]], lags: list[float]) -> Iterato
 
 
 def _check(stamp: float, watts: float) -> None:
-    """Raise ValueError for a pair that is no reading. Watts that are NaN are a missing value."""
+    """Raise ValueError for a pair that can't be a reading. NaN watts stand for a missing value."""
     if not math.isfinite(stamp) or abs(watts) > MOST_WATTS:
         raise ValueError(f"the meter gave {stamp!r} {watts!r}, which isn't a time and watts")

@@ -13,9 +13,8 @@ INTERVAL, PERIOD = 0.05, 0.1
 
 
 def nvml() -> tuple[list[Source], list[str]]:
-    """Return the GPUs as one source with a rail for each, or the reason why there is none.
-
-    GPUs count joules since Volta. Older ones report watts."""
+    """Return NVIDIA's GPUs as one source with a rail for each GPU, or the reason why there is none. GPUs
+    since Volta count joules, and older ones report watts."""
     try:
         import pynvml as library
     except ModuleNotFoundError:

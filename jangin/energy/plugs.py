@@ -30,8 +30,8 @@ BAUD = 115200
 
 
 def plug(address: str) -> Iterator[tuple[float, float]]:
-    """Yield the time and the watts of a plug by HTTP. Raises EnergyError if it isn't one that is known, or
-    goes away."""
+    """Yield the time and the watts that a power plug reports by HTTP. Raises EnergyError for an unknown kind
+    of plug, and if the plug stops answering."""
     base = address.rstrip("/")
     known = next(((page, path) for page, path in PLUGS if _watts(base + page, path) is not None), None)
     if known is None:
@@ -46,7 +46,7 @@ def plug(address: str) -> Iterator[tuple[float, float]]:
 
 
 def _watts(page: str, path: tuple[str | int, ...]) -> float | None:
-    """Return the number at a place of a page of JSON, or None without one."""
+    """Return the number at a path of keys in a JSON page, or None if there is no number."""
     import urllib.request  # takes as long to import as NumPy, and few meters are plugs
 
     try:
@@ -60,16 +60,16 @@ def _watts(page: str, path: tuple[str | int, ...]) -> float | None:
 
 
 def combined_power(line: str) -> tuple[float, float] | None:
-    """Return the time and the watts in a line of powermetrics, or None if it tells something else."""
+    """Return the time and the watts in a line of macOS's powermetrics, or None if the line has no combined
+    power."""
     told = COMBINED.search(line)
     return (time.time(), float(told[1]) / 1e3) if told else None
 
 
 def serial(place: str) -> Iterator[tuple[float, float]]:
-    """Yield the time and the watts of a meter on a serial line: DEVICE or DEVICE@BAUD.
-
-    Each line has watts, or volts and amperes. A first line that was cut off is passed over. Raises
-    EnergyError for a line that can't be opened, and for another text."""
+    """Yield the time and the watts of a meter on a serial line, named DEVICE or DEVICE@BAUD. Each line of its
+    text has watts, or volts and amperes. An incomplete first line is ignored. Raises EnergyError for a line
+    that can't be opened, and for any other text."""
     device, _, speed = place.partition("@")
     try:
         line = serial_line(device, int(speed or BAUD))
@@ -92,7 +92,8 @@ def serial(place: str) -> Iterator[tuple[float, float]]:
 
 
 def _sent(text: bytes) -> float | None:
-    """Return the watts of a line that has watts, or volts and amperes, or None for another text."""
+    """Return the watts in a meter's line, which has watts, or volts and amperes. Return None for any other
+    text."""
     try:
         one, *others = map(float, text.split())
         (factor,) = others or [1.0]

@@ -106,7 +106,7 @@ class Sampler:
         self._shifts[source] = seconds
 
     def pause(self, seconds: float) -> tuple[float, float]:
-        """Let this process rest. Return the monotonic times of the beginning and the end."""
+        """Sleep for `seconds`. Return the monotonic times of the beginning and the end."""
         start = time.monotonic()
         time.sleep(seconds)
         return start, time.monotonic()
@@ -120,9 +120,8 @@ class Sampler:
         return [Series(rail, times, column) for rail, column in pairs]
 
     def wait(self, source: int, until: float) -> None:
-        """Wait until a source has a sample after the time `until`.
-
-        Raises EnergyError if the source, or the sampler, ends before."""
+        """Wait until a source has a sample after the time `until`. Raises EnergyError if the source or the
+        sampler process ends first."""
         waited = 0.0  # not by the clock, which goes on while all processes are stopped
         while True:
             self._take()

@@ -1,4 +1,4 @@
-"""The samples of one rail, and the energy between two times."""
+"""The samples of one rail (a supply whose energy is measured), and the energy between two times."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ RAPL's smallest range lasts so long at 1 kW."""
 
 
 class Gap(EnergyError):
-    """Samples are missing at a time whose energy is asked for."""
+    """The energy can't be computed, because samples are missing between the two times."""
 
 
 class Series:
-    """The samples of one rail. Values that are NaN are left out. A counter that started again is
-    continued."""
+    """The samples of one rail. NaN values are left out. A counter that started again at 0 is continued, so
+    that it never falls."""
 
     def __init__(self, rail: Rail, times: Sequence[float] | Array, values: Sequence[float] | Array) -> None:
         at, readings = np.asarray(times, np.float64), np.asarray(values, np.float64)
@@ -54,9 +54,8 @@ class Series:
         return np.concatenate([[0.0], np.cumsum(pieces)])
 
     def joules(self, start: float, end: float) -> float:
-        """Return the energy between two times.
-
-        Raises Gap if samples are missing there. A counter needs them only around both times."""
+        """Return the energy between two times. Raises Gap if samples are missing between them. A counter
+        needs samples around both times only."""
         if self.times.size < 2 or start < self.times[0] or end > self.times[-1]:
             raise Gap(f"{self.rail.name}: there are no samples before and after the run")
         first = int(np.searchsorted(self.times, start, "right")) - 1
@@ -71,32 +70,30 @@ class Series:
         return float(at[1] - at[0])
 
     def doubt(self, start: float, end: float) -> float:
-        """Return the share by which the energy between two times may be wrong.
-
-        The sensor's last update before each time may be old, and its last digit is rounded."""
+        """Return the largest relative error of the energy between two times. The sensor's last update before
+        each time may be old, and its last digit is rounded."""
         period, digit = self._coarseness(start, end)
         share = digit / (end - start) if self.rail.counts else digit
         return period / (end - start) + share
 
     def seconds_for(self, doubt: float, start: float, end: float) -> float:
-        """Return how long a time like that from `start` to `end` must be so that its energy is known within
-        the share `doubt`. It is infinite if no length is enough."""
+        """Return how long a window must be so that the relative error of its energy is at most `doubt`. The
+        power is taken to be that from `start` to `end`. The result is infinite if no length is enough."""
         period, digit = self._coarseness(start, end)
         if self.rail.counts:
             return (period + digit) / doubt
         return period / (doubt - digit) if doubt > digit else np.inf
 
     def _coarseness(self, start: float, end: float) -> tuple[float, float]:
-        """Return the seconds between updates, and the last digit as a share of the mean power. The digit of a
-        counter is in joules, so its share is in seconds."""
+        """Return the seconds between the sensor's updates, and its last digit as a share of the mean power.
+        For a counter the second number is in seconds, because its digit is in joules."""
         watts = abs(self.joules(start, end)) / (end - start)
         digit = self.rail.resolution / watts if watts else np.inf
         return max(self.rail.period, self.spacing), digit if self.rail.resolution else 0.0
 
     def power(self, start: float, end: float, points: int) -> list[tuple[float, float]]:
-        """Return at most `points` pairs of seconds since `start` and mean watts in the time before.
-
-        There are no more of them than updates of the sensor."""
+        """Return the power over time as at most `points` pairs (seconds since `start`, mean watts since the
+        pair before). There are no more pairs than updates of the sensor."""
         period = max(self.rail.period, self.spacing)
         count = int(max(1, min(points, (end - start) / period)))
         edges = np.linspace(start, end, count + 1)
@@ -105,8 +102,8 @@ class Series:
 
 
 def continued(values: Array, wraps: float) -> Array:
-    """Return a counter's values without the places where it started again at 0. Without `wraps` a fall means
-    that it was reset, and its new value is added."""
+    """Return a counter's values as if it had never started again at 0. A counter wraps around at `wraps`. If
+    `wraps` is 0, a fall means that the counter was reset, and its new value is added."""
     steps = np.diff(values)
     again = np.where(steps < 0, steps + wraps if wraps else values[1:], steps)
     return np.concatenate([values[:1], values[:1] + np.cumsum(again)])

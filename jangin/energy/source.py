@@ -13,16 +13,18 @@ Sample = tuple[float, Sequence[float]]
 
 
 class EnergyError(RuntimeError):
-    """No energy can be measured. The message tells why, and what would help."""
+    """Energy can't be measured. The message has the reason and a remedy."""
 
 
 @dataclass(frozen=True)
 class Rail:
-    """A supply whose energy is measured.
+    """A supply whose energy a sensor measures.
 
-    Values are joules since some start if `counts`, and watts otherwise. A counter that reaches `wraps` joules
-    starts again at 0. `resolution` is the value of the last digit, and `period` the seconds between two
-    updates of the sensor. A rail that is `inside` others doesn't count in the sum of its source."""
+    - `counts` tells whether its values are joules since some start. Otherwise they are watts.
+    - `wraps` is the number of joules at which a counter starts again at 0.
+    - `resolution` is the value of the last digit, and `period` the seconds between two updates of the sensor.
+    - `inside` tells whether other rails include this one, so that it doesn't count in the source's sum.
+    """
 
     name: str
     counts: bool = False
@@ -46,9 +48,8 @@ class Source:
 
 
 def polled(read: Callable[[], Sequence[float]], interval: float) -> Callable[[], Iterator[Sample]]:
-    """Return the function `samples` of a source that is read every `interval` seconds.
-
-    A sample's time is the middle of its reading. Times that were missed are left out."""
+    """Return a function `samples` for a source that `read` reads every `interval` seconds. A sample's time is
+    the middle of its reading. If a reading is late, the intervals missed are left out."""
 
     def samples() -> Iterator[Sample]:
         due = time.monotonic()

@@ -25,10 +25,9 @@ TOTALS = ("VDD_IN", "POM_5V_IN")
 
 
 def rapl(root: Path) -> Found:
-    """Return the processor's counters of energy (Running Average Power Limit), for Intel and AMD.
-
-    A package's counter includes its cores. It doesn't include its memory, which is added. The counter of the
-    whole platform includes the packages, and counts only if it is alone."""
+    """Return the processor's energy counters (Running Average Power Limit, by Intel and AMD). A package's
+    counter includes its cores. Its memory has another counter, which is added. The whole platform's counter
+    includes the packages, and is used only if there are no others."""
     zones = sorted((root / "powercap").glob("intel-rapl:*"))
     names = [text_of(zone / "name") for zone in zones]
     if not zones:
@@ -113,13 +112,15 @@ def _within(rail: Rail) -> Rail:
 
 
 def _numbered(chip: Path, kind: str) -> list[Path]:
-    """Return a chip's files of a kind: the present values, or the averages if there are no present ones."""
+    """Return a chip's files of a kind of value. They are the present values, or the averages if there are no
+    present values."""
     files = sorted(chip.glob(f"{kind}[0-9]*_input")) or sorted(chip.glob(f"{kind}[0-9]*_average"))
     return [file for file in files if not math.isnan(_number(file))]
 
 
 def _label(file: Path) -> str:
-    """Return the label of the sensor whose value is in `file`, or the sensor's name."""
+    """Return the name of a sensor, given the file of its value: its label, or else the first part of the
+    file's name, such as "power1"."""
     sensor = file.name.rpartition("_")[0]
     return text_of(file.with_name(f"{sensor}_label")) or sensor
 
