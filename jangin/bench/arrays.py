@@ -14,10 +14,9 @@ from jangin.ir.graph import Array
 
 
 def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None:
-    """Write arrays of any names completely or not at all. `numpy.savez` takes names as Python's keywords, and
-    refuses some, such as "file".
-
-    Raises OSError with the file's name and a remedy."""
+    """Write arrays to a file by name, completely or not at all. Any name is possible. `numpy.savez` takes the
+    names as Python's keyword arguments, and therefore refuses some, such as "file". Raises OSError with the
+    file's name and a remedy."""
 
     def write(file: BinaryIO) -> None:
         with zipfile.ZipFile(file, "w") as archive:
@@ -29,8 +28,8 @@ def save_arrays(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> No
 
 
 def load_arrays(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Return the arrays of a file by name. NumPy's format has no bfloat16, so values of two bytes without a
-    type are bfloat16."""
+    """Return the arrays of a file by name. Values of two bytes without a type are bfloat16, because NumPy's
+    format can't express that type."""
     with np.load(path) as stored:
         return {name: _typed(stored[name]) for name in stored.files}
 

@@ -25,7 +25,8 @@ ALIGNMENT = 64
 
 
 class Net:
-    """An emitted model. `inputs` are the addresses of its inputs. The outputs' memory is the object's own."""
+    """An emitted model, loaded as a shared library. `inputs` are the addresses of its inputs, and this object
+    has the memory of its outputs."""
 
     def __init__(self, path: str, prefix: str, threads: int, sizes: list[int]) -> None:
         self._library, self._prefix, self._threads = ctypes.CDLL(path), prefix, threads
@@ -110,8 +111,8 @@ def address(memory: Any) -> int:
 
 
 def turn(call: Callable[[], None], seconds: float) -> dict[str, Any]:
-    """Return the nanoseconds of each call for about `seconds`, and when the first began and the last
-    ended."""
+    """Call a function for about `seconds`. Return the nanoseconds of each call, and the times when the first
+    began and the last ended."""
     call()
     times: list[int] = []
     began, busy = time.monotonic(), _busy()
@@ -153,7 +154,7 @@ def outputs(net: Net, call: Callable[[], None]) -> dict[str, Any]:
 
 
 def main(library: str, prefix: str, threads: str, sizes: str) -> None:
-    """Answer requests until the input ends, or the process that started this one does."""
+    """Answer requests from standard input, until the input ends or the process that started this one ends."""
     parent = os.getppid()
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
 
@@ -192,7 +193,7 @@ def main(library: str, prefix: str, threads: str, sizes: str) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """End this process when the one that started it has ended, such as a connection that broke."""
+    """End this process when the process `parent` has ended, for example after a broken connection."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)

@@ -34,8 +34,8 @@ a line when it begins."""
 
 @dataclass(frozen=True)
 class Latencies:
-    """The seconds that runs took, in ascending order, and the deadline. `load` is the number of processes
-    that ran beside."""
+    """The seconds of a model's runs, in ascending order, and the deadline that each should meet. `load` is
+    the number of busy processes that ran at the same time."""
 
     model: str
     threads: int
@@ -44,7 +44,7 @@ class Latencies:
     seconds: tuple[float, ...]
 
     def percentile(self, share: float) -> float:
-        """Return the seconds that at least this share of the runs didn't exceed."""
+        """Return the least number of seconds within which this share of the runs ended."""
         return self.seconds[max(0, math.ceil(share * len(self.seconds)) - 1)]
 
     @property
@@ -71,10 +71,11 @@ def parse_deadline(text: str) -> float:
 def latencies(
     run: Callable[[], object], deadline: float, seconds: float, least: int = LEAST_RUNS
 ) -> list[float]:
-    """Return the seconds of runs, in ascending order.
+    """Return the seconds of a function's runs, in ascending order.
 
-    A run begins each `deadline` seconds, but `LONGEST_PERIOD` after the last one at the latest, or at once if
-    the last one ended too late. There are as many as fit `seconds`, and at least `least`."""
+    A run begins every `deadline` seconds, or at once if the previous run ended late. The period is at most
+    `LONGEST_PERIOD`. There are as many runs as fit `seconds`, and at least `least`.
+    """
     run()
     period = min(deadline, LONGEST_PERIOD)
     times: list[float] = []
@@ -95,7 +96,8 @@ def latencies(
 
 @contextmanager
 def loaded(processes: int) -> Iterator[Sequence[subprocess.Popen[bytes]]]:
-    """Run processes beside that compute and use memory, and yield them. They end with the context."""
+    """Inside this context, run so many other processes that compute and use memory. The context's value lists
+    them."""
     started: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(processes):

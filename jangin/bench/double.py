@@ -63,8 +63,8 @@ def float64(job: Job) -> Engine:
 
 
 def _first(ways: Mapping[str, Callable[[], dict[str, Array]]]) -> tuple[dict[str, Array], str]:
-    """Return the results of the first way that doesn't fail, and its name with the causes of the failures
-    before. Raises the last way's exception if all fail."""
+    """Call the functions `ways` in order until one doesn't fail. Return its results, and its name with the
+    causes of earlier failures. Raises the last function's exception if all fail."""
     failures: list[str] = []
     for number, (name, way) in enumerate(ways.items(), 1):
         try:
@@ -112,7 +112,7 @@ def _double(graph: GraphProto) -> None:
 
 
 def _doubled_node(node: NodeProto) -> Iterator[NodeProto]:
-    """Yield the nodes that compute a node's results in float64."""
+    """Yield the nodes that compute in float64 what a node computes in float32."""
     for attribute in node.attribute:
         if attribute.type == AttributeProto.GRAPH:
             _double(attribute.g)

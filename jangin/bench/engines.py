@@ -332,8 +332,12 @@ def _fma(job: Job) -> Engine:
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine of other makers. `make` compiles a job's model in it. One of `packages` brings it, the first
-    by preference, and it needs all of `more`. `reads` is the ending of the files that it reads."""
+    """Another maker's engine. `make` compiles a job's model in it.
+
+    - `packages` are Python packages of which any one brings the engine, the preferred first.
+    - `more` are packages that it needs besides.
+    - `reads` is the ending of the files that it reads.
+    """
 
     title: str
     make: Callable[[Job], Engine]
@@ -402,8 +406,8 @@ def reads(engine: str) -> str:
 
 
 def installed(engine: str) -> str | None:
-    """Return the version of a peer, or None if it isn't installed. The packages that it needs besides aren't
-    looked for."""
+    """Return the version of a peer, or None if it isn't installed. The further packages that it needs aren't
+    tested."""
     return next(filter(None, map(_version, PEERS[engine].packages)), None)
 
 

@@ -23,10 +23,12 @@ class Unprepared(Exception):
 def file_for(
     engine: str, model: Path, sizes: Mapping[str, int], folder: Path, make: Make, sized: str = ""
 ) -> tuple[Path, str]:
-    """Return a model's file for an engine, and how it was made. Converted files lie in `folder`.
+    """Return the file of a model for an engine, and how the file was made ("" if it is the model's own).
 
-    TensorFlow Lite's converted files are for one set of sizes, and have `sized` in their names. Raises
-    Unprepared."""
+    `make` runs a command that converts the model. Converted files are in `folder`. Files for TensorFlow Lite
+    are for one set of sizes, and have `sized` in their names. Raises Unprepared if there is no file in a
+    format that the engine reads.
+    """
     wanted = reads(engine)
     if wanted in ("", model.suffix):
         return model, ""
@@ -57,7 +59,8 @@ class Found:
 def files_for(
     engines: Sequence[str], model: Path, sizes: Mapping[str, int], folder: Path, before: Sequence[str]
 ) -> dict[str, Found]:
-    """Return the files of some engines. Each is made once. `before` are options before a command."""
+    """Return the file of a model for each of some engines. Equal files are made once. `before` are options of
+    `jangin` that stand before the converting command."""
     make = Maker(before)
     files = {}
     for engine in engines:
@@ -69,27 +72,28 @@ def files_for(
 
 
 def file_beside(model: Path, ending: str) -> Path | None:
-    """Return the file with another ending that has a model's name and lies beside it, or None."""
+    """Return the file with the model's name and another ending in the same folder, or None if there is
+    none."""
     beside = model.with_suffix(ending)
     return beside if beside != model and beside.is_file() else None
 
 
 def shape_words(sizes: Mapping[str, int]) -> list[str]:
-    """Return the words of a command that fix sizes."""
+    """Return the command-line options that fix sizes."""
     return [word for name, size in sizes.items() for word in ("--shape", f"{name}={size}")]
 
 
 class Maker:
-    """Runs commands that make files, each once. `before` are options before the command. A command may take
-    `limit` seconds."""
+    """Runs `jangin` commands that make files, each at most once. `before` are options before each command. A
+    command may take `limit` seconds."""
 
     def __init__(self, before: Sequence[str] = (), limit: float | None = None) -> None:
         self._before, self._limit = before, limit
         self._failed: dict[Path, str] = {}
 
     def __call__(self, made: Path, command: Sequence[str], before: Sequence[str] = ()) -> None:
-        """Have a command make a file, unless the file exists. Raises Unprepared with the last line of its
-        error if it fails, at every further call too."""
+        """Run a command that makes the file `made`, unless the file exists. If the command fails, raise
+        Unprepared with the last line of its error. Later calls for the same file raise it again."""
         if not made.exists() and made not in self._failed:
             self._failed[made] = self._said([*self._before, *before, *command])
         if not made.exists():
@@ -97,7 +101,7 @@ class Maker:
             raise Unprepared(f"jangin {command[0]} failed: {told}")
 
     def _said(self, command: Sequence[str]) -> str:
-        """Run a command, and return the line of its error."""
+        """Run a `jangin` command, and return the line of its output that tells its error."""
         words = [sys.executable, "-m", "jangin", *command]
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=self._limit, check=False)

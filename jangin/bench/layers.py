@@ -61,11 +61,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Account:
-    """The account of a model. `run` is the seconds of a whole run without timing inside, and `steps` is the
-    seconds of its kernels one after another.
+    """How the time of a model's run is spent. `run` is the seconds of a whole run without timing inside.
+    `steps` is the seconds of the run's kernels, called one after another.
 
-    Both are medians. The sum of the kernels' own medians is smaller, by the time that other processes took
-    from a run."""
+    Both are medians. The sum of the kernels' own medians is smaller, because other processes take time from
+    every run, but not from each kernel.
+    """
 
     model: str
     shapes: Mapping[str, Any]
@@ -192,14 +193,14 @@ def made_by(template: str) -> str:
 
 
 def computes(sources: Sources) -> str:
-    """Return the operators of a kernel's sources, and the first one's name."""
+    """Return the operators that a kernel computes, and the name of its first node."""
     first = next(iter(own(sources)), Source(""))
     name = first.name.removesuffix(f"/{first.operator}")
     return f"{operators(sources)} {name}".strip()
 
 
 def summary(found: Account) -> str:
-    """Return the account's last lines: the sums, and the machine's measured speeds."""
+    """Return the last lines below an account's table: the sums, and the machine's measured speeds."""
     roofs, speed = found.roofs, found.flops / max(found.kernels, 1e-9) / 1e9
     speeds = [f"{size >> 10} KiB {speed / 1e9:.0f}" for size, speed in roofs.bandwidths[::2]]
     return "\n".join(

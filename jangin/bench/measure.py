@@ -110,9 +110,12 @@ class Result:
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn. `nanoseconds` is the median of a call. `speed` is FMA operations a second around the turn.
-    `others` is the number of cores that other processes kept busy. `calls` has the nanoseconds of all
-    calls."""
+    """One turn of an engine: calls one after another for some seconds.
+
+    - `nanoseconds` is the median time of a call, and `calls` has the times of all calls.
+    - `speed` is the FMA operations a second of a core, measured before and after the turn.
+    - `others` is the number of cores that other processes kept busy.
+    """
 
     nanoseconds: float
     speed: float
@@ -122,10 +125,13 @@ class Turn:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One model at one thread count.
+    """The figures of one model on one number of threads.
 
-    `flops` is the operations a call. `sgemm` is the operations a second of NumPy's SGEMM beside the model, in
-    its best turn. `core` is the operations a second of FMAs in one core's registers."""
+    - `flops` is the number of operations of a call.
+    - `sgemm` is the operations a second of NumPy's SGEMM in its best turn, measured in turns with the
+      engines.
+    - `core` is the operations a second of FMAs in one core's registers.
+    """
 
     model: str
     threads: int
@@ -145,11 +151,13 @@ class Comparison:
 
 
 class Worker:
-    """A worker process, which answers each request with a line of JSON. `python` is its interpreter, by
-    default this one. `command` is one that starts a worker otherwise.
+    """A worker process, which answers each request with a line of JSON.
 
-    A worker that takes longer than `limit` seconds for an answer is killed, with the processes that it
-    started. `problem` tells how a worker failed, and every later answer has it too."""
+    - `python` is its interpreter, by default this one. `command` starts a worker in any other way.
+    - A worker that takes longer than `limit` seconds for an answer is killed, with the processes that it
+      started.
+    - `problem` tells how a worker failed. Every later answer has this text too.
+    """
 
     def __init__(
         self,
@@ -195,7 +203,8 @@ class Worker:
         return self._answer(float(request.get("seconds", 0.0)))
 
     def _answer(self, more: float = 0.0) -> dict[str, Any]:
-        """Return the next answer. `more` is the seconds that it takes at least."""
+        """Return the worker's next answer. The worker may take `more` seconds beyond the limit, because the
+        request itself takes so long."""
         assert self.process.stdout is not None
         answered, expired = threading.Event(), threading.Event()
 
@@ -382,7 +391,8 @@ def take_turns(
 
 
 def _behind(worker: Worker, turns: Mapping[str, Sequence[Turn]]) -> bool:
-    """Return whether an engine is so slow beside the fastest that more turns would tell nothing new."""
+    """Return whether an engine is so much slower than the fastest one that more turns aren't worth their
+    time."""
     own = turns[worker.job.engine]
     fastest = min((t.nanoseconds for taken in turns.values() for t in taken), default=0.0)
     return len(own) >= LEAST_TURNS and min(t.nanoseconds for t in own) > BEHIND * fastest
@@ -399,8 +409,8 @@ def settle(process: int) -> None:
 
 
 def _speed(core: Worker | None) -> float:
-    """Return the FMA operations a second that a core reaches now. The result is always 1 without the FMA
-    loop, or if it can't be built, so that every turn counts."""
+    """Return the FMA operations a second that a core reaches now. Return 1 if there is no worker for FMAs or
+    its loop can't be built, so that every turn counts."""
     if core is None or "error" in core.ready:
         return 1.0
     times = core.ask(op="turn", seconds=CALIBRATION_SECONDS)["nanoseconds"]
@@ -409,8 +419,8 @@ def _speed(core: Worker | None) -> float:
 
 
 def kept_turns(turns: Sequence[Turn], fastest: float) -> list[Turn]:
-    """Return the undisturbed turns by `SLOW` and `CROWDED`. If they are fewer than `FEWEST_KEPT`, return that
-    many of the least disturbed ones."""
+    """Return the turns that weren't disturbed, by the limits `SLOW` and `CROWDED`. If they are fewer than
+    `FEWEST_KEPT`, return that many of the least disturbed turns."""
     quiet = [t for t in turns if t.speed >= SLOW * fastest and t.others <= CROWDED]
     if len(quiet) >= FEWEST_KEPT:
         return quiet

@@ -72,7 +72,7 @@ def ncnn(job: Job, *, vulkan: bool = False) -> Engine:
 
 
 def _suffix(array: Array) -> str:
-    """Return an element type in pnnx's notation."""
+    """Return the name of an array's element type in pnnx's notation."""
     return {"f": "f", "i": "i", "u": "u"}[array.dtype.kind] + str(8 * array.itemsize)
 
 
@@ -86,7 +86,7 @@ maker."""
 
 
 def mnn(job: Job) -> Engine:
-    """Return MNN with a model converted by the same package."""
+    """Return MNN with a model converted by MNN's own package."""
     import MNN
 
     feeds = job.feeds()
@@ -145,7 +145,8 @@ def opencv(job: Job) -> Engine:
 
 
 def _sized(job: Job, folder: Path) -> str:
-    """Return the path of a job's model with its free sizes fixed, for an engine that takes them for 1."""
+    """Return the path of a copy of the job's model in which free sizes are fixed. The engine would otherwise
+    take free sizes for 1."""
     path = job.model
     for number, (name, size) in enumerate(job.shapes.items()):
         sized = str(folder / f"{number}.onnx")

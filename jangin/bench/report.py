@@ -37,7 +37,7 @@ def tables(comparisons: Sequence[Comparison]) -> Iterator[Table]:
 
 
 def row(c: Comparison, r: Result) -> list[str]:
-    """Return the cells of one engine's row."""
+    """Return the cells of one engine's row in a comparison's table."""
     title = f"{TITLES.get(r.engine, r.engine)} {r.version}".strip() + (f" ({r.how})" if r.how else "")
     if r.problem:
         return [title, f"{'absent' if r.absent else 'failed'}: {r.problem}"]

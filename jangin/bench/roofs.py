@@ -41,8 +41,8 @@ class Roofs:
     bandwidths: tuple[tuple[int, float], ...]
 
     def bandwidth(self, size: int) -> float:
-        """Return the bytes a second that are read from a set of `size` bytes. The measurement of the largest
-        set that isn't larger counts, or of the smallest set."""
+        """Return the bytes a second at which a set of `size` bytes is read. The speed is that of the largest
+        measured set that isn't larger, or of the smallest set."""
         return next((b for s, b in reversed(self.bandwidths) if s <= size), self.bandwidths[0][1])
 
 
@@ -73,7 +73,7 @@ def _best(pool: ThreadPoolExecutor, threads: int, work: Callable[[int], Any]) ->
 
 
 class _Reader:
-    """A reader that reads a set repeatedly. Each thread reads a part of its own."""
+    """Reads a set of bytes again and again. Each thread reads its own part of the set."""
 
     def __init__(self, threads: int) -> None:
         target = resolve("cpu")

@@ -80,9 +80,12 @@ def _answered(engine: Engine, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def turn(engine: Engine, seconds: float) -> dict[str, Any]:
-    """Return the nanoseconds of each call for about `seconds`, and when the first began and the last ended.
-    There is at least one call. An untimed one is before it, unless a call takes so long that what it finds in
-    the caches doesn't count."""
+    """Call an engine for about `seconds`, at least once. Return the nanoseconds of each call, and the times
+    when the first began and the last ended.
+
+    An untimed call comes first. It is left out if a call takes so long that the contents of the caches don't
+    matter.
+    """
     began = time.monotonic()
     first = _nanoseconds(engine)
     if first > max(seconds, LONG_SECONDS) * 1e9:
