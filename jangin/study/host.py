@@ -45,7 +45,7 @@ REMOVE = "import shutil, sys; shutil.rmtree(sys.argv[1], True)"
 
 
 class HostError(ConnectionError):
-    """A machine can't be reached, or has gone away."""
+    """A machine can't be reached, or the connection to it broke."""
 
 
 class NotEmitted(Exception):
@@ -89,7 +89,7 @@ class Host:
         return TARGETS[kind]
 
     def put(self, files: Mapping[str, Path | bytes]) -> str:
-        """Copy files to a new folder on the machine, and return the folder. Raises HostError."""
+        """Copy files into a new folder on the machine, and return the folder's path. Raises HostError."""
         data = io.BytesIO()
         with tarfile.open(fileobj=data, mode="w") as archive:
             for name, content in files.items():
@@ -102,7 +102,7 @@ class Host:
         return self._run(UNPACK, data=data.getvalue())
 
     def remove(self, folder: str) -> None:
-        """Remove a folder of `put`. A machine that is gone keeps it."""
+        """Remove a folder that `put` made. It stays if the machine can't be reached any more."""
         subprocess.run(self.command("-c", REMOVE, folder), capture_output=True, check=False)
 
     def _asked(self) -> Mapping[str, str]:
@@ -123,9 +123,8 @@ class Host:
 
 
 class RemoteWorker(Worker):
-    """A worker on another machine. It runs a model that is compiled here, ahead of time.
-
-    Raises NotEmitted if it can't be, and HostError if the machine goes away."""
+    """A worker on another machine. This machine compiles the model ahead of time, and the other one runs it.
+    Raises NotEmitted if the model can't be compiled ahead of time, and HostError if the connection breaks."""
 
     def __init__(self, host: Host, job: Job, limit: float | None = None) -> None:
         self._host, self._shift = host, 0.0
@@ -149,7 +148,8 @@ class RemoteWorker(Worker):
             raise
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """Ask the worker. Times in its answer are of this machine's clock."""
+        """Send a request to the worker, and return its answer. Times in the answer are converted to this
+        machine's clock."""
         answer = super().ask(**request)
         self._check()
         return {k: v + self._shift if k in ("began", "ended") else v for k, v in answer.items()}
@@ -164,7 +164,7 @@ class RemoteWorker(Worker):
         self._host.remove(self._folder)
 
     def _measured_shift(self) -> float:
-        """Return what is added to the other clock to get this one."""
+        """Return the seconds to add to the other machine's clock to get this machine's clock."""
         shifts = []
         for _ in range(CLOCKS):
             before = time.monotonic()
@@ -175,10 +175,11 @@ class RemoteWorker(Worker):
 
 
 def machine_of(about: Mapping[str, str], target: str) -> dict[str, Any]:
-    """Return what a study's record says of another machine, as `bench.report.machine` does of this one."""
+    """Return the description of another machine for a study's record. It has the form of
+    `bench.report.machine`."""
     return {**{k: v for k, v in about.items() if k != "machine"}, "target": target}
 
 
 def started(host: Host | None, job: Job, limit: float) -> Worker:
-    """Return a worker here, or on another machine."""
+    """Return a running worker for a job, on this machine or on `host`."""
     return Worker(job, limit=limit) if host is None else RemoteWorker(host, job, limit)

@@ -45,7 +45,8 @@ Tell = Callable[[float, str], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """An engine's job in a group. `how` tells how its file was made, or `problem` why there is none."""
+    """One engine's job in a group. `how` tells how its file was made. If there is no job, `problem` tells
+    why."""
 
     engine: str
     job: Job | None
@@ -55,9 +56,16 @@ class Asked:
 
 @dataclass(frozen=True)
 class How:
-    """How a group is measured. `wanted` are the sources of energy figures, if any are wanted. `folder` is for
-    outputs. `host` is the machine that measures, if it isn't this one. `own_error()` is what quantizing
-    itself changed, as a share of an output's largest value. `quiet` is a command around what is timed."""
+    """The settings by which a group is measured.
+
+    - `rounds`, `seconds`: the number of turns of each engine, and the length of a turn.
+    - `limit`: the most seconds that an engine may take to compile or to run once.
+    - `wanted`: the sources of energy to sample, or None to measure no energy.
+    - `folder`: the folder for the engines' outputs.
+    - `host`: the machine that measures, if it isn't this one.
+    - `own_error()`: returns the error that quantizing itself makes, as a share of an output's largest value.
+    - `quiet`: a command that makes the machine quiet while engines are timed.
+    """
 
     rounds: int
     seconds: float
@@ -77,8 +85,8 @@ def measure_group(
     keep: Callable[[Row], None],
     tell: Tell,
 ) -> None:
-    """Measure a group, and hand each row to `keep`. If it is interrupted, the turns so far are kept as rows
-    that aren't whole."""
+    """Measure all engines of a group, and call `keep` with each engine's row. If the user interrupts, the
+    turns so far are kept, as rows that aren't `whole`."""
     with ExitStack() as stack:
         alive = _started(stack, group, asked, reference, how, keep, tell)
         if not alive:
@@ -115,8 +123,8 @@ def _started(
     keep: Callable[[Row], None],
     tell: Tell,
 ) -> dict[str, tuple[Worker, Row]]:
-    """Start a group's engines, and return those that can be timed, with their rows so far. The rows of others
-    go to `keep`. The engines end with `stack`."""
+    """Start a group's engines, and return those that can be timed, each with its row so far. `keep` is called
+    with the rows of all others. The engines end when `stack` is closed."""
     base = asdict(group)
     alive: dict[str, tuple[Worker, Row]] = {}
     for number, one in enumerate(asked):
@@ -139,8 +147,8 @@ def _started(
 
 
 def _checked(worker: Worker, row: Row, reference: tuple[Mapping[str, Array], str], how: How) -> Row:
-    """Return the row of a worker that has just started, with its error and memory, or with the problem that
-    keeps it from being timed."""
+    """Return the row of a worker that has just started. Its error and memory are filled in, or the problem
+    because of which it can't be timed."""
     ready = worker.ready
     if worker.problem:
         return replace(row, problem=worker.problem, absent=ready.get("absent", False))
@@ -164,8 +172,8 @@ def _checked(worker: Worker, row: Row, reference: tuple[Mapping[str, Array], str
 
 
 def _timed(alive: Mapping[str, tuple[Worker, Row]], turns: Mapping[str, Sequence[Turn]]) -> list[Any]:
-    """Return the workers and rows with their times. A worker that failed while it was timed has a problem
-    and no times. Workers without any turn are left out if they didn't fail."""
+    """Return the workers whose turns have been timed, each with its row and times. A worker that failed
+    during its turns has a problem and no times. A worker that had no turn and didn't fail is left out."""
     fastest = max((t.speed for taken in turns.values() for t in taken), default=0.0)
     timed = []
     for engine, (worker, row) in alive.items():
@@ -186,8 +194,8 @@ def _timed(alive: Mapping[str, tuple[Worker, Row]], turns: Mapping[str, Sequence
 def _with_energy(
     timed: Sequence[tuple[Worker, Row]], wanted: Wanted, keep: Callable[[Row], None], tell: Tell
 ) -> None:
-    """Measure the joules of each worker's calls, and keep its row. Without a source, or if it ends, rows have
-    the reason in place of joules."""
+    """Measure the energy of each worker's calls, and call `keep` with its row. If there is no source, or if
+    it ends, the row has the reason in place of joules."""
     waiting = [*timed]
     try:
         with Sampler(wanted) as sampler:

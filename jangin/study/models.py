@@ -37,7 +37,7 @@ CALIBRATION = 4
 
 @dataclass(frozen=True)
 class Prepared:
-    """A model's inputs for one batch size. `sizes` fixes its symbols."""
+    """A model's inputs for one batch size, as a file. `sizes` has the sizes of the model's symbols."""
 
     inputs: Path
     outputs: tuple[str, ...]
@@ -45,7 +45,8 @@ class Prepared:
 
 
 class Models:
-    """The models of a study. `compiling` has the options of Jangin's compilation."""
+    """The models of a study, and the files that are made from them. `compiling` has the options of Jangin's
+    compilation."""
 
     def __init__(self, folder: Path, settings: Settings, compiling: Options) -> None:
         self.folder, self.settings, self.compiling = folder / MODELS, settings, compiling
@@ -54,16 +55,16 @@ class Models:
         self._make = Maker(settings.before, settings.limit + settings.tune)
 
     def prepared(self, name: str, batch: int) -> Prepared:
-        """Return a model's inputs and sizes for a batch, and keep the inputs in a file. Raises as `inputs`
-        does."""
+        """Return a model's inputs and sizes for a batch size. The inputs are saved in a file. Raises the
+        errors of `inputs`."""
         path = self._made(name) / f"batch{batch}.npz"
         if not path.is_file():
             save_arrays(path, self.inputs(name, batch))
         return Prepared(path, tuple(self._graph(name).outputs), self._sizes(name, batch))
 
     def inputs(self, name: str, batch: int) -> dict[str, Array]:
-        """Return a model's inputs for a batch. Raises Unprepared if Jangin can't read the model, or if it
-        can't have this batch, and ValueError if sizes aren't given."""
+        """Return arrays for a model's inputs, for a batch size. Raises Unprepared if Jangin can't read the
+        model, or if the model can't have this batch size. Raises ValueError if other sizes aren't given."""
         if (name, batch) not in self._inputs:
             self._inputs[name, batch] = self._random(name, self._sizes(name, batch), seed=0)
         return self._inputs[name, batch]
@@ -82,8 +83,8 @@ class Models:
         )
 
     def tuned(self, group: Group, path: Path) -> Options:
-        """Return the options of a compilation with the candidates that tuning chose for a group's model, in
-        the file `path`. It is tuned once, on this machine. Raises Unprepared."""
+        """Return the options of a compilation with the candidates that tuning chose for a group's model. The
+        model is tuned once on this machine, and `path` is the file of the result. Raises Unprepared."""
         folder = self._made(group.model) / "tuned"
         prepared = self.prepared(group.model, group.batch)
         figures = folder / f"{group.precision}-batch{group.batch}-{group.device}-{group.threads}.json"
@@ -96,14 +97,16 @@ class Models:
         return with_winners(self.untuned(group).but(cache=folder), group.threads)
 
     def untuned(self, group: Group) -> Options:
-        """Return the options of a compilation for a group. Raises as `prepared` does."""
+        """Return the options of a compilation without tuning, for a group. Raises the errors of
+        `prepared`."""
         sizes = dict(self.prepared(group.model, group.batch).sizes)
         options = self.compiling.but(shapes=sizes, threads=group.threads)
         target = self.settings.target if self.settings.host else group.device
         return options if target == CPU else options.but(target=target)
 
     def reference(self, name: str, batch: int) -> tuple[dict[str, Array], str]:
-        """Return a model's outputs in float64, and what computed them, or nothing and the reason."""
+        """Return a model's outputs in float64, and the name of the program that computed them. If there are
+        none, return an empty dictionary and the reason."""
         path = self._made(name) / f"batch{batch}-float64.npz"
         told = path.with_suffix(".json")
         if not told.is_file():
@@ -124,8 +127,9 @@ class Models:
         return load_arrays(path), json.loads(told.read_text(encoding="utf-8"))
 
     def own_error(self, group: Group) -> float:
-        """Return how far a quantized model's results in ONNX Runtime are from the float64 ones, as a share of
-        an output's largest value. It is 0 for other models, and where either is unknown."""
+        """Return the error that quantizing itself makes: the difference between a quantized model in ONNX
+        Runtime and the float64 reference. It is a share of an output's largest value. Return 0 for models
+        that aren't quantized, and if it isn't known."""
         if group.precision not in FLAGS:
             return 0.0
         path = self._made(group.model) / f"{group.precision}-batch{group.batch}-error.json"
@@ -149,8 +153,8 @@ class Models:
         return {own_name(symbol) for symbol in self._graph(name).symbols}
 
     def _made(self, name: str) -> Path:
-        """Return the folder of what is made of a model. Each model has one, because the name of one model and
-        a suffix may be the name of another."""
+        """Return the folder of the files that are made from a model. Each model has its own folder, because a
+        name with a suffix may be another model's name."""
         folder = self.folder / name
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)

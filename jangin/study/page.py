@@ -29,7 +29,8 @@ def page(
     engines: Sequence[str],
     products: Mapping[str, Product],
 ) -> str:
-    """Return the page. Raises ModuleNotFoundError with a remedy if Plotly isn't installed."""
+    """Return the study's report as an HTML page. Raises ModuleNotFoundError with a remedy if Plotly isn't
+    installed."""
     try:
         from plotly.offline import get_plotlyjs
     except ModuleNotFoundError:

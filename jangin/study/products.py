@@ -70,8 +70,8 @@ def parse_sizes(text: str) -> tuple[tuple[Product, ...], bool]:
 
 
 def products_of(graph: Graph) -> list[Product]:
-    """Return the products that a graph's convolutions of one group become: the filters times the windows of
-    one picture."""
+    """Return the matrix products that a graph's convolutions are computed by. Each multiplies the filters by
+    the windows of one image. Convolutions of several groups are left out."""
     products = []
     for node in graph.nodes:
         if isinstance(node.attrs, Conv) and node.attrs.groups == 1:

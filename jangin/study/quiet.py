@@ -13,10 +13,11 @@ END_SECONDS = 60.0
 
 @contextmanager
 def quiet(command: str) -> Iterator[None]:
-    """Run a command around what is timed, and nothing if `command` is "".
+    """Inside this context, a command keeps the machine quiet. Nothing is run if `command` is "".
 
-    The command makes the machine quiet, prints a line, and waits until its input ends. It may wait for its
-    turn as long as it likes. Raises ValueError if it can't be started, or ends without a line."""
+    The command makes the machine quiet, prints a line, and waits until its input ends. It may take any time
+    before it prints. Raises ValueError if it can't be started, or ends without a line.
+    """
     words = shlex.split(command)
     if not words:
         yield

@@ -40,7 +40,8 @@ def write(folder: Path, rows: Sequence[Row], engines: Sequence[str], baseline: s
 
 
 def ordered(record: Mapping[str, Any], rows: Sequence[Row]) -> list[Row]:
-    """Return a study's rows in the order of its settings, however it was measured in parts."""
+    """Return a study's rows in the order of its settings. The order in which they were measured doesn't
+    matter."""
     settings = [[*record[n]] for n in ("models", "precisions", "batches", "threads", "devices", "engines")]
 
     def place(row: Row) -> list[int]:
@@ -61,7 +62,7 @@ def _write_parquet(path: Path, rows: Sequence[Row]) -> None:
 
 
 def describe(record: dict[str, Any], rows: Sequence[Row]) -> str:
-    """Return the sentences that tell where a study was made, and whether energy was measured."""
+    """Return sentences about the machine on which a study was made, and about its energy measurements."""
     machine = record["machine"]
     told = [
         f"Measured on {machine['processor']} ({machine['target']}), {machine['system']}, "

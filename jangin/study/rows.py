@@ -78,7 +78,7 @@ class Row:
         return Group(self.model, self.precision, self.batch, self.threads, self.device)
 
     def is_any(self, kinds: Collection[str]) -> bool:
-        """Return whether the row is of one of some kinds."""
+        """Return whether a row is of one of the kinds that `--again` names, such as failed rows."""
         return (FAILED in kinds and bool(self.problem)) or (CROWDED in kinds and self.crowd > BUSY)
 
     @property
@@ -119,7 +119,8 @@ class RowFile:
         self._rows[row.group, row.engine] = row
 
     def missing(self, group: Group, engines: Iterable[str], again: Collection[str] = ()) -> list[str]:
-        """Return the engines that have no whole row in a group, or one of the kinds `again`."""
+        """Return the engines that lack a complete row in a group, or whose row is of one of the kinds
+        `again`."""
         rows = {e: self._rows.get((group, e)) for e in engines}
         return [e for e, row in rows.items() if row is None or not row.whole or row.is_any(again)]
 

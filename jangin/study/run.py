@@ -25,11 +25,12 @@ Progress = Callable[[float, float, str], None]
 def run(
     settings: Settings, folder: Path, compiling: Options, progress: Progress, root: str = ""
 ) -> list[Row]:
-    """Measure what a study lacks, and return all its rows. `root` is the folder of device classes for energy,
-    by default the system's.
+    """Measure the missing rows of a study, and return all its rows.
 
-    Each row is kept in `folder` as soon as it is measured. Raises ValueError if the folder has another study,
-    or if a model needs sizes that aren't given."""
+    `root` is the folder of device classes for energy, by default the system's. Each row is written to
+    `folder` as soon as it is measured. Raises ValueError if the folder has another study, or if a model needs
+    sizes that aren't given.
+    """
     settings.check()
     models = Models(folder, settings, compiling)
     _check_shapes(settings, models)
@@ -48,7 +49,7 @@ def _measured(
     progress: Progress,
     root: str,
 ) -> list[Row]:
-    """Measure the rows that a study's file lacks, and return all."""
+    """Measure the rows that are missing in a study's file, and return all rows."""
     file = RowFile(folder / ROWS)
     left = settings.left(file)
     total, done = sum(len(missing) for _, missing in left), 0
@@ -81,8 +82,8 @@ def _measured(
 
 
 def _prepare(settings: Settings, models: Models) -> dict[tuple[str, int], str]:
-    """Make all inputs, so that missing sizes are told before there is a folder. Return the problems of models
-    that can't be read or can't have a batch."""
+    """Make the inputs of all models, so that missing sizes are reported before the folder is made. Return the
+    problems of models that can't be read or can't have a batch size, by model and batch size."""
     problems = {}
     for model, batch in dict.fromkeys((g.model, g.batch) for g in settings.groups()):
         try:
@@ -93,7 +94,7 @@ def _prepare(settings: Settings, models: Models) -> dict[tuple[str, int], str]:
 
 
 def _check_shapes(settings: Settings, models: Models) -> None:
-    """Raise ValueError for a size that no model has. A model that can't be read might have it."""
+    """Raise ValueError for a size that no model has. Models that can't be read count as having it."""
     try:
         known = set().union(*(models.symbols(m.stem) for m in settings.models))
     except Unprepared:

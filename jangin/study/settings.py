@@ -84,13 +84,13 @@ class Settings:
                             yield Group(model.stem, precision, batch, max(self.threads), device)
 
     def left(self, file: RowFile) -> list[tuple[Group, list[str]]]:
-        """Return the groups that lack rows in a file, with the engines that lack them."""
+        """Return the groups with missing rows in a file, each with the engines whose rows are missing."""
         lacking = ((g, file.missing(g, self.engines_of(g), self.again)) for g in self.groups())
         return [(group, engines) for group, engines in lacking if engines]
 
     def engines_of(self, group: Group) -> tuple[str, ...]:
-        """Return the engines of a group: for products, libraries of products too, and on a device other than
-        the processor those of Jangin."""
+        """Return the engines that measure a group. Matrix products are also measured with libraries of
+        products. On a device other than the processor, only Jangin is measured."""
         if group.device != CPU:
             return tuple(e for e in self.engines if e in ("jangin", "tuned"))
         more = MULTIPLIERS if self.is_product(group.model) and not self.host else ()
@@ -103,7 +103,7 @@ class Settings:
         return next(m for m in self.models if m.stem == name)
 
     def check(self) -> None:
-        """Raise ValueError for settings that mean nothing."""
+        """Raise ValueError for settings that are unknown or contradict each other."""
         names = [m.stem for m in self.models]
         twice = next((n for n in names if names.count(n) > 1), None)
         if twice is not None:
@@ -119,11 +119,11 @@ class Settings:
 
 
 def open_folder(folder: Path, settings: Settings, on: Mapping[str, Any] | None = None) -> bool:
-    """Make the folder of a new study, or go on with the study that it holds. Return whether it held one.
-    `on` describes the machine, by default this one.
+    """Make the folder of a new study, or continue the study in it. Return whether there was a study.
 
-    Other models, engines, and other values of `PARTS` join the study. Raises ValueError if the folder has a
-    study of other settings, or files that are of no study."""
+    `on` describes the machine, by default this one. Further models and engines, and other values of `PARTS`,
+    are added to the study. Raises ValueError if the folder has a study of other settings, or other files.
+    """
     record = folder / RECORD
     now = {**_record(settings), **({} if on is None else {"machine": {**on}})}
     if record.is_file():
@@ -151,7 +151,8 @@ def open_folder(folder: Path, settings: Settings, on: Mapping[str, Any] | None =
 
 
 def _joined(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the record of a study that has the values of both records, and what keeps them apart."""
+    """Return the record of a study with the values of both records, and the names of the settings by which
+    they can't be joined."""
     models = before["models"] | {n: d for n, d in now["models"].items() if n not in before["models"]}
     whole = {n: before[n] for n in now} | {"models": models}
     for name in PARTS:
@@ -192,7 +193,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def _record(settings: Settings) -> dict[str, Any]:
-    """Return everything on which a study's figures depend, as plain data."""
+    """Return all settings on which a study's figures depend, with the machine and digests of the models, as
+    plain data."""
     told = asdict(settings)
     for name in ("models", "limit", "about", "quiet", "again"):
         del told[name]
@@ -203,7 +205,8 @@ def _record(settings: Settings) -> dict[str, Any]:
 
 
 def _beside(model: Path) -> list[Path]:
-    """Return the other files that a model names. There are none if it can't be read."""
+    """Return the paths of the other files that a model's file names. The list is empty if the model can't be
+    read."""
     try:
         contents = opened(model)
         return sorted({p for p in format_of(contents).beside(contents).values() if p is not None})

@@ -46,8 +46,8 @@ class Table:
 def tables(
     rows: Sequence[Row], engines: Sequence[str], baseline: str, products: Mapping[str, Product]
 ) -> list[Table]:
-    """Return all tables for which there are figures. `products` are the matrix products by the names
-    of their models. They have a table of their own."""
+    """Return all tables that have figures. `products` are the matrix products by the names of their models.
+    They have tables of their own."""
     figures = [r for r in rows if r.median and not r.problem]
     timed = [r for r in figures if r.model not in products]
     all_tables = [
@@ -81,7 +81,7 @@ def label(group: Group) -> str:
 
 
 def place(of: Group | Row) -> str:
-    """Return where a model runs: the number of threads, or the device."""
+    """Return the text that tells where a group's model runs: the number of threads, or the device."""
     return threads_text(of.threads) if of.device == CPU else of.device
 
 
@@ -142,7 +142,8 @@ def _ratios(
     heading: str, rows: Sequence[Row], engines: Sequence[str], baseline: str,
     figure: Callable[[Row], float], note: str,
 ) -> Table:  # fmt: skip
-    """Return a table of how many times as good as the baseline each engine is, with the geometric mean."""
+    """Return a table that tells how many times as good as the baseline each engine is. Its last row has the
+    geometric means."""
     both = {g: by_engine for g, by_engine in groups(rows).items() if baseline in by_engine}
     there = [e for e in engines if any(e in by_engine for by_engine in both.values())]
     ratios: dict[str, list[float]] = {e: [] for e in there}
@@ -195,8 +196,8 @@ def _best(rows: Sequence[Row], engines: Sequence[str], figure: str, heading: str
 
 
 def _pareto(rows: Sequence[Row]) -> Table:
-    """Return the choices for each model and batch that no other one beats, over engines, numbers of threads
-    and precisions."""
+    """Return a table of the choices on the Pareto frontier of each model and batch, over engines, numbers of
+    threads and precisions."""
     cases: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
         cases.setdefault((row.model, row.batch), []).append(row)
@@ -215,7 +216,7 @@ def _pareto(rows: Sequence[Row]) -> Table:
 
 
 def _shares(rows: Sequence[Row]) -> Table:
-    """Return the operators that take most of each engine's time, for engines that tell."""
+    """Return a table of the operators that take most of each engine's time, for engines that report them."""
     lines = []
     for row in (r for r in rows if r.layers):
         total = sum(row.layers.values()) or 1.0
