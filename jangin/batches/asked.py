@@ -12,8 +12,14 @@ from jangin.runtime.sizes import TensorSpec
 
 @dataclass(frozen=True)
 class Asked:
-    """A model to run on a data set. `inputs` are columns by input, and `named` tells whether the caller chose
-    them."""
+    """A request of `jangin.batch`: a model, and the columns of a data set.
+
+    - `sent` is the compiled model as workers receive it, and `outputs` describes its outputs.
+    - `inputs` maps each input to its column, or to the columns that make up its rows. `named` tells whether
+      the caller chose them.
+    - `keep` lists the columns that stay in the result. None keeps all.
+    - `threads` is the threads of a run, and `workers` the number of Ray's actors.
+    """
 
     sent: Sent
     outputs: tuple[TensorSpec, ...]
@@ -43,7 +49,8 @@ class Asked:
         return Columns(dict(self.inputs), outputs, keep)
 
     def only_input(self, what: str) -> str:
-        """Return the name of the only input. Raises ValueError if the model has several."""
+        """Return the name of the model's only input. Raises ValueError, which names the data set `what`, if
+        there are several."""
         if len(self.inputs) != 1:
             raise ValueError(
                 f"{what} has one value a row, and the model's inputs are {', '.join(self.inputs)}"

@@ -16,7 +16,7 @@ from jangin.runtime.threads import default_threads
 
 
 def run(asked: Asked, dataset: Any) -> Any:
-    """Return the results of a Dask collection, which is of the same kind."""
+    """Return the results for a Dask collection, as a collection of the same kind."""
     import dask
 
     name = f"jangin-model-{asked.sent.digest[:16]}-{asked.sent.most}"
@@ -35,10 +35,11 @@ def run(asked: Asked, dataset: Any) -> Any:
 
 
 def _at_once(sent: Any) -> Any:
-    """Return the model as a task whose result the current cluster's workers have already. Without a cluster
-    the task stays as it is.
+    """Return the task whose result is the model, already sent to all workers of the current cluster. Without
+    a cluster the task stays as it is.
 
-    Graphs then don't carry the model. No worker is preferred for having it first."""
+    Graphs then don't contain the model, and the scheduler prefers no worker for already having it.
+    """
     try:
         from distributed import default_client, futures_of
 
@@ -86,9 +87,8 @@ def _array(asked: Asked, dataset: Any, sent: Any) -> dict[str, Any]:
 
 
 def threads_of_task(asked: int | None) -> int:
-    """Return the threads of a run in this task: as asked, or those of its worker.
-
-    Tasks that run side by side in a worker share the model's threads."""
+    """Return the number of threads for a run in this task: the requested number, or else the worker's. Tasks
+    of a worker that run side by side share the model's threads."""
     if asked is not None:
         return asked
     try:

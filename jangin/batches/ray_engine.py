@@ -13,7 +13,7 @@ BLOCK = 8
 
 
 class Actor:
-    """The class that Ray's `map_batches` constructs once in each worker, and calls with frames."""
+    """A worker of Ray's `map_batches`. Ray constructs it once in each process, and calls it with frames."""
 
     def __init__(self, sent: Any, columns: Columns, threads: int) -> None:
         import ray
@@ -27,7 +27,7 @@ class Actor:
 
 
 def run(asked: Asked, dataset: Any) -> Any:
-    """Return the results of a Ray Dataset. Its rows keep their order."""
+    """Return the results for a Ray Dataset, in the order of its rows."""
     import ray
     import ray.data
 

@@ -21,7 +21,7 @@ TYPES = {
 
 
 def run(asked: Asked, dataset: Any) -> Any:
-    """Return the results of a Spark DataFrame: its kept columns, the outputs and the problems."""
+    """Return the results for a Spark DataFrame: its kept columns, the outputs and the problems."""
     from pyspark.sql.types import StringType, StructField, StructType
 
     columns = asked.columns(dataset.columns)
@@ -33,8 +33,8 @@ def run(asked: Asked, dataset: Any) -> Any:
 
 
 def _broadcast(dataset: Any, sent: Sent) -> Callable[[], Sent]:
-    """Return a function that returns the model in a worker. Without a context of Spark's in this process, the
-    model travels within the function."""
+    """Return a function that returns the model in a worker. Spark broadcasts the model if this process has a
+    Spark context. Otherwise the function itself carries the model."""
     context = getattr(dataset.sparkSession, "sparkContext", None)
     if context is None:
         return lambda: sent
@@ -57,7 +57,8 @@ def _function(
 
 
 def _plain(columns: Columns, frame: Any) -> Any:
-    """Return a frame with its lists as objects. Spark's converter takes no missing lists of Arrow."""
+    """Return a frame with its Arrow lists as Python objects. Spark's converter refuses missing lists of
+    Arrow."""
     import pandas as pd
 
     lists = [name for name, (_, axes) in columns.outputs.items() if axes]
