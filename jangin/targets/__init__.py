@@ -50,12 +50,12 @@ target needs it."""
 
 
 def resolve(target: str | Target | None = None) -> Target:
-    """The target of a name. A `Target` is returned as it is.
+    """Return the target of a name. A `Target` is returned as it is.
 
     - "cpu" or "host": the machine that this process runs on.
     - Names joined with "+": several devices at once.
     - A processor and a system, "cortex-a76-android", or LLVM's triple of them: see `targets.systems`.
-    - What others call a target, "cortex-m0+".
+    - A target under another usual name, such as "cortex-m0+".
     - None: the name in the environment variable JANGIN_TARGET, else "cpu".
 
     Raises ValueError for an unknown name.
@@ -107,13 +107,13 @@ def _default() -> Target:
 
 
 def origin(target: str | Target | None) -> str:
-    """The words that an error adds if the target's name comes from the environment, else ""."""
+    """Return the words that an error adds if the target's name comes from the environment, else ""."""
     named = target is None and environment.target_name()
     return f" (the environment's {environment.TARGET})" if named else ""
 
 
 def _nearest(name: str) -> str:
-    """The suggestion for an unknown target: similar names, or the targets that have a feature of this
+    """Return the suggestion for an unknown target: similar names, or the targets that have a feature of this
     name."""
     from difflib import get_close_matches
 

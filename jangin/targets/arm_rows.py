@@ -32,7 +32,7 @@ from jangin.targets.rows import (
 
 
 def _own_extremes(dtypes: tuple[DType, ...], prefix: str) -> Iterator[Row]:
-    """`min` and `max` by instructions that give NaN if either operand is NaN."""
+    """Yield the rows of `min` and `max` by Arm's instructions, which give NaN if either operand is NaN."""
     for row in (extreme("min", "olt")[0], extreme("max", "ogt")[0]):
         llvm, becomes = f"call {{T}} @llvm.{row.name}imum({{T}} %x, {{T}} %y)", rf"{prefix}{row.name}\b"
         for name in (row.name, f"{row.name}_number"):
@@ -52,8 +52,8 @@ _USDOT = by_quads(
 
 
 def _short(vectors: int) -> Row:
-    """`short` of `vectors` vector registers. One instruction rounds half to even and converts each register,
-    and one clamps."""
+    """Return the row of `short` for `vectors` vector registers. One instruction rounds half to even and
+    converts each register, and one clamps."""
     lines, parts = list[str](), list[str]()
     for n in range(vectors):
         picks = ", ".join(f"i32 {4 * n + lane}" for lane in range(4))
@@ -81,7 +81,7 @@ def _short(vectors: int) -> Row:
 
 
 def _bytes_widened(name: str, operands: str, long: bool = True) -> Row:
-    """`dot2b` of two vector registers of sums, for one word of each operand or two.
+    """Return the row of `dot2b` for two vector registers of sums. It takes one or two words of each operand.
 
     The products are int16, and neighbours are added to the i32 sums. If there are two words, x times y and u
     times v, their products are added first: the sum of two products fits int16. `long`: 64-bit processors.
@@ -134,8 +134,8 @@ _BFDOT = bfloats(
 
 
 def _long() -> Row:
-    """`dot1h` of two vector registers of sums, by FMLAL and FMLAL2 for the two halves of a register of
-    f16."""
+    """Return the row of `dot1h` for two vector registers of sums. FMLAL and FMLAL2 multiply the two halves of
+    a register of f16."""
     lines = ["%a = bitcast {f16} %x to {half}", "%b = bitcast {f16} %y to {half}"]
     for n, name in enumerate(("fmlal", "fmlal2")):
         picks = ", ".join(f"i32 {4 * n + lane}" for lane in range(4))

@@ -27,7 +27,7 @@ def _vector(dtype: DType, v: str) -> str:
 
 
 def _across(dtype: DType) -> Row:
-    """`products_across`: the sum of all lanes' products, added to one number (VMLADAVA)."""
+    """Return the row of `products_across`, which adds the products of all lanes to one number (VMLADAVA)."""
     x, y = (_vector(dtype, v) for v in "xy")
     return Row(
         "products_across", (dtype,), "x: T[N], y: T[N], z: i32[1]", "i32[1]",

@@ -23,7 +23,7 @@ products of bfloat16 at half the rate of float32 multiply-adds: ResNet-50 took 1
 
 
 def host() -> Target:
-    """The best level that this machine runs, with its own cache sizes.
+    """Return the best level that this machine runs, with its own cache sizes.
 
     Code is made for the level and not for the exact processor, so an artefact moves between machines of a
     level. Raises ValueError for an unknown architecture.
@@ -33,7 +33,8 @@ def host() -> Target:
 
 @cache
 def _of(architecture: str) -> Target:
-    """The best level that this machine runs, cached because every compilation asks twice."""
+    """Return what `host` returns for an architecture. The result is cached, because every compilation asks
+    twice."""
     if architecture not in LEVELS:
         raise ValueError(f"there is no target for {architecture}; known: {', '.join(LEVELS)}")
     levels = levels_of(architecture)
@@ -52,8 +53,8 @@ def levels_of(architecture: str) -> list[Target]:
 
 
 def _has(target: Target) -> bool:
-    """Whether this machine runs a target's code. The system's list of processor features decides; if it has
-    none, LLVM, which is slow to load."""
+    """Return whether this machine runs a target's code. The system's list of processor features decides. If
+    the system has none, LLVM decides, which is slow to load."""
     if processor_features():
         return not why_not(str(target))
     from jangin.llvm import binding

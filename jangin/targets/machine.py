@@ -50,11 +50,11 @@ class Machine:
         return self
 
     def lanes(self, bytes_per_element: int) -> int:
-        """Elements of this size that one vector access moves."""
+        """Return the number of elements of this size that one vector access moves."""
         return max(1, self.vector_bytes // bytes_per_element)
 
     def shortest(self, size: int) -> int:
-        """The fewest elements of `size` bytes that are worth a vector."""
+        """Return the fewest elements of `size` bytes that are worth a vector."""
         return self.lanes(size)
 
     @property

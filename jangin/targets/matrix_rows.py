@@ -10,13 +10,13 @@ from jangin.targets.rows import TILE_BYTES, TILE_ROWS, Row
 
 
 def _each(inner: str) -> str:
-    """The statement for each row and column of a matrix."""
+    """Return the text of loops that run a statement for each row and column of a matrix."""
     return f"serial i in R {{ serial j in C {{ {inner} }} }}"
 
 
 def tiles(zero: str, load: str, store: str, feature: str) -> tuple[Row, ...]:
-    """Rows that zero, load and store matrix registers. `zero`, `load` and `store` name LLVM's functions and
-    so the instructions."""
+    """Return the rows that zero, load and store matrix registers. `zero`, `load` and `store` are the names of
+    LLVM's functions for the three instructions."""
 
     def row(name: str, operands: str, reference: str, function: str, given: str) -> Row:
         llvm = f"call void @llvm.x86.{function}({given})"
@@ -37,7 +37,7 @@ def tiles(zero: str, load: str, store: str, feature: str) -> tuple[Row, ...]:
 
 
 def tile(product: Product, function: str, feature: str) -> Row:
-    """A row that multiplies two matrix registers of words and adds the product to a third."""
+    """Return the row that multiplies two matrix registers of words, and adds the product to a third."""
     operands = "x: i32[R, K], y: i32[K, C], r: out T[R, C]"
     reference = _each(f"serial k in K {{ r[i, j] = r[i, j] + {product.name}(x[i, k], y[k, j]) }}")
     llvm = f"call void @llvm.x86.{function}(i8 %r, i8 %x, i8 %y)"

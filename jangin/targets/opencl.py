@@ -29,9 +29,9 @@ FILLED = MappingProxyType({"Intel(R) OpenCL": 28})
 
 
 def named(name: str) -> Target:
-    """The target of a device by its name: "opencl", "opencl:1" or "opencl:intel".
+    """Return the target of a device by its name: "opencl", "opencl:1" or "opencl:intel". With "@gpu" or
+    "@cpu" appended, kernels are scheduled for a GPU or a processor, whatever the device is.
 
-    With "@gpu" or "@cpu" appended, kernels are scheduled for a GPU or a processor, whatever the device is.
     Raises LoadError if there is no such device.
     """
     which, _, schedules = name.removeprefix(PREFIX).removeprefix(":").partition("@")
@@ -41,8 +41,8 @@ def named(name: str) -> Target:
 
 
 def target_of(device: Found, schedules: str = "") -> Target:
-    """The target of a device. A CPU gets this machine's processor figures, and others the figures of a GPU.
-    `schedules` ("cpu" or "gpu") overrides the kind."""
+    """Return the target of a device. A CPU gets this machine's processor figures, and other devices get the
+    figures of a GPU. `schedules` ("cpu" or "gpu") overrides the kind."""
     kind = schedules or ("cpu" if device.kind.lower() == "cpu" else "gpu")
     name, (_, identity, features) = f"{PREFIX}:{device.number}", device.target.split("/")
     return Target(

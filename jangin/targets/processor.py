@@ -86,10 +86,8 @@ class Processor(Machine):
         return super().lanes(bytes_per_element) if bytes_per_element <= self.widest else 1
 
     def shortest(self, size: int) -> int:
-        """The fewest elements of `size` bytes that are worth a vector.
-
-        With registers for masks, they are half a vector. AVX2 stores a part of a vector slowly.
-        """
+        """Return the fewest elements of `size` bytes that are worth a vector. With registers for masks, this
+        is half a vector. AVX2 stores a part of a vector slowly."""
         lanes = self.lanes(size)
         return lanes // 2 if self.masks and self.vector_bytes > MASKED else lanes
 
@@ -103,25 +101,21 @@ class Processor(Machine):
         return self.multiply_adds * self.lanes(4)
 
     def rate(self, footprint: float) -> float:
-        """Bytes a cycle at which data arrive that were last used `footprint` bytes ago."""
+        """Return the bytes a cycle at which data arrive, if `footprint` bytes were touched since their last
+        use."""
         if footprint <= self.l2 / SHARE:
             return self.l2_rate
         return self.l3_rate if footprint <= self.l3 / SHARE else self.memory_rate
 
     def least_seconds(self, operations: float, moved: float, threads: int) -> float:
-        """A lower bound on the seconds for so many float32 operations or bytes.
-
-        The bytes come from the smallest cache that holds them. The tuner compares kernels' times to this
-        bound.
-        """
+        """Return a lower bound on the seconds for so many float32 operations and bytes moved. The bytes come
+        from the smallest cache that holds them. The tuner compares kernels' times to this bound."""
         cycles = max(operations / (2 * self.peak), moved / self.rate(moved))
         return cycles / (self.clock * threads)
 
     def between_runs(self, own: int) -> int:
-        """Most bytes of other data that pass through the caches between two runs of a kernel.
-
-        `own`: bytes of its weights. A kernel whose weights fit the level 2 cache misses only its data there.
-        """
+        """Return the most bytes of other data that pass through the caches between two runs of a kernel.
+        `own` is the bytes of its weights. If they fit the level 2 cache, only its other data are evicted."""
         return self.l3 if own > self.l2 else 4 * self.l2
 
     @property

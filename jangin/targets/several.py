@@ -27,7 +27,7 @@ class SeveralTarget(Target):
 
 
 def several(name: str, parts: Sequence[Target]) -> SeveralTarget:
-    """The target of a list of devices. Raises ValueError if one is in it twice."""
+    """Return the target of a list of devices. Raises ValueError if one is in it twice."""
     twice = next((p for n, p in enumerate(parts) if str(p) in map(str, parts[:n])), None)
     if twice is not None:
         raise ValueError(f"target {name!r} has {twice.name} twice: name each device once")

@@ -74,7 +74,7 @@ _FORMATS: dict[DType, Format] = {
 
 
 def widen(dtype: DType) -> Expr:
-    """The formula that widens ARGUMENT, of a small type, to the type that it is computed in."""
+    """Return the formula that widens ARGUMENT, of a small type, to the type that it is computed in."""
     x = Var(ARGUMENT, dtype)
     if dtype.is_int:
         left = const(8 - dtype.bits, dtype.wide)
@@ -87,7 +87,7 @@ def widen(dtype: DType) -> Expr:
 
 
 def narrow(dtype: DType) -> Expr:
-    """The formula that narrows ARGUMENT to a small type, rounded to nearest, half to even."""
+    """Return the formula that narrows ARGUMENT to a small type, rounded to nearest, half to even."""
     x = Var(ARGUMENT, dtype.wide)
     if dtype.is_int:
         return call(f"bitcast_{dtype}", binary("and", x, const((1 << dtype.bits) - 1, dtype.wide)))
@@ -114,7 +114,7 @@ def _float(bits: Expr) -> Expr:
 
 
 def _above(bits: Expr, count: int) -> Expr:
-    """The bits above the lowest `count`, shifted down."""
+    """Return the bits above the lowest `count`, shifted down."""
     return cast(I32, binary("shr", cast(U32, bits), const(count, U32)))
 
 

@@ -82,7 +82,7 @@ class Target:
         raise TypeError(f"{self.name} has no figures of a GPU: its kernels are for a processor")
 
     def with_figures(self, **figures: Any) -> Self:
-        """The same target with other figures of its machine, by name."""
+        """Return the same target with other figures of its machine, given by name."""
         return replace(self, machine=replace(self.machine, **figures))
 
     @property
@@ -116,25 +116,26 @@ class Target:
         return self.device if isinstance(self.device, str) else self.device.name
 
     def has(self, feature: str) -> bool:
-        """Whether the processor has a feature, by LLVM's name."""
+        """Return whether the processor has a feature, by LLVM's name."""
         return f"+{feature}" in self.features.split(",")
 
     def row(self, name: str, dtype: DType, lanes: int = 0) -> Row | None:
-        """The first row for an operation on `lanes` values of a type whose needs are met (0 lanes: any
-        number); None if there is none."""
+        """Return the first instruction row for an operation on `lanes` values of a type whose needs this
+        target meets. 0 lanes stand for any number. Return None if there is none."""
         fitting = (r for r in self.rows if r.name == name and dtype in r.dtypes and r.lanes in (0, lanes))
         return self._first(fitting)
 
     def product_row(self, product: Product, lanes: int = 0, words: int = 1) -> Row | None:
-        """Like `row`, for the row that adds a product of `words` words of each operand in each of `lanes`
-        lanes."""
+        """Return the instruction row that adds a product of `words` words of each operand in each of `lanes`
+        lanes. Return None if there is none."""
         fitting = (
             r for r in self.rows if r.words == words and r.lanes in (0, lanes) and r.product == product
         )
         return self._first(fitting)
 
     def matrix_row(self, product: Product) -> Row | None:
-        """The row that multiplies the words of a product in matrix registers; None if there is none."""
+        """Return the instruction row that multiplies the words of a product in matrix registers, or None if
+        there is none."""
         return self._first(r for r in self.rows if r.of_tiles and r.product and r.product.by_lanes == product)
 
     @property

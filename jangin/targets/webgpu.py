@@ -36,8 +36,8 @@ WEBGPU = Target(
 
 
 def named(name: str) -> Target:
-    """The target of an adapter by its name: "webgpu" for any, "webgpu:1", "webgpu:llvmpipe". Raises LoadError
-    if there is none of a number or name."""
+    """Return the target of an adapter by its name: "webgpu" for any, "webgpu:1", "webgpu:llvmpipe". Raises
+    LoadError if there is no adapter of this number or name."""
     which = name.removeprefix(PREFIX).removeprefix(":")
     if not which:
         return WEBGPU

@@ -26,7 +26,8 @@ def _level(
 
 
 def _more(level: Target, name: str, features: str, c_flags: str, *products: Product) -> Target:
-    """A level with more features. `products` are all that it has, the preferred first."""
+    """Return a level with more features than `level`. `products` are all that the new level has, the
+    preferred first."""
     features, flags = f"{level.features},+{features}", (*level.c_flags, *c_flags.split())
     level = level.with_figures(products=products)
     return replace(level, name=name, features=features, c_flags=flags)
