@@ -89,6 +89,6 @@ def _root(node: Any) -> tuple[Any, bool]:
 
 
 def _is_view(operator: Any) -> bool:
-    """Whether an operator's result lies in the memory of its first operand."""
+    """Return whether an operator's result lies in the memory of its first operand."""
     schema = getattr(operator, "_schema", None)
     return operator is getitem or (schema is not None and any(r.alias_info for r in schema.returns))
