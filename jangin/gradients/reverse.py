@@ -72,8 +72,8 @@ class _Reverse:
                     self.wanted.update(y.name for y in own.outputs if self._is_float(y.name))
 
     def _last_nodes(self, uses: Sequence[OwnGradient]) -> dict[str, list[OwnGradient]]:
-        """The uses of operators with gradients of their own, by the last node that makes one of their
-        results. All that reads a result comes behind this node."""
+        """Return the uses of operators with gradients of their own, by the last node that makes one of their
+        results. All nodes that read a result come behind this node."""
         at = {name: n for n, node in enumerate(self.nodes) for name in node.outputs}
         last_uses: dict[str, list[OwnGradient]] = {}
         for use in uses:
