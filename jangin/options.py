@@ -78,7 +78,8 @@ class About(NamedTuple):
 
 
 def _option(default: T, help: str, flag: str = "", keyed: Keyed = False) -> T:
-    """A field of `Options`: a type checker sees its default, the class body an `About`."""
+    """Declare a field of `Options`. A type checker sees the field's default. At run time the class body gets
+    an `About`, which has the help text and the flag."""
     return cast(T, About(default, help, flag, keyed))
 
 

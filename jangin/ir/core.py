@@ -176,8 +176,8 @@ class IndexCheck(CoreAttributes, operator="index_check"):
         self.need(bool(self.sizes), "no sizes")
 
     def wrong(self, index: Expr, size: Expr) -> Expr:
-        """The index (i64) if it is out of range, else IN_RANGE. The largest integer, out of range, gives
-        IN_RANGE - 1."""
+        """Return the index (i64) if it is out of range, else IN_RANGE. The largest integer, which is out of
+        range, gives IN_RANGE - 1."""
         fine = land(index >= (0 - size if self.from_end else 0), index < size)
         if self.ignored is not None:
             fine = lor(fine, eq(index, self.ignored))

@@ -49,7 +49,7 @@ class _Place:
         return f"{self.access.buffer.name}[{', '.join(map(str, self.access.index))}]"
 
     def _tells_iteration(self) -> bool:
-        """Whether the variables of all loops around the access follow from its element."""
+        """Return whether the variables of all loops around the access follow from its element."""
         known = [e for e in self.digits.values() if not buffers_loaded(e)]
         unknown = {s.var for s in self.loops if not _is_single(s, self.ranges)}
         parts = {part for e in known if (part := _part(e)) is not None}

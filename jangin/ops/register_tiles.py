@@ -42,7 +42,8 @@ class RegisterTile:
     batches: RegisterTile | None = None
 
     def lanes(self, element: int) -> int:
-        """Elements of this size in a vector. A processor whose vectors are words takes larger ones singly."""
+        """Return the number of elements of this size in a vector. A processor whose vectors are words takes
+        larger elements one by one."""
         return max(1, self.bytes // element)
 
 
