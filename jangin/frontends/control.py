@@ -32,9 +32,11 @@ from jangin.passes.partition import prune
 Branches = tuple[Graph, Graph]
 """The sub-graphs for a true and a false condition. They have equally many results."""
 UNROLL = 64
-"""A loop is unrolled if it has at most this many iterations."""
+"""A loop is unrolled if it has at most this many iterations. More would make compiling slow, and a step costs
+little beside so many iterations."""
 UNROLL_NODES = 1024
-"""An unrolled loop may become at most this many nodes of the model."""
+"""An unrolled loop may become at most this many nodes of the model, because the time to compile grows with
+them."""
 SPLITS = 4
 """Nodes after a branch are moved into both bodies for at most this many branches inside each other."""
 

@@ -103,8 +103,8 @@ class Writer(ABC):
             self._tried(str(node.source or node.name), wrong, self._node, node)
         if wrong:
             lines = dict.fromkeys(wrong)
-            many = f"{len(lines)} parts have" if len(lines) > 1 else "1 part has"
-            raise CompileError(f"{many} no words in {self.format}:\n" + "\n".join(lines))
+            many = f"{len(lines)} parts" if len(lines) > 1 else "1 part"
+            raise CompileError(f"{self.format} can't express {many}:\n" + "\n".join(lines))
 
     def _tried(self, what: str, wrong: list[str], write: Callable[[Any], None], given: Any) -> None:
         try:
@@ -126,7 +126,7 @@ class Writer(ABC):
         what = (
             "an expression of several elements" if node.op == "compute" else f"a {node.op.replace('_', ' ')}"
         )
-        raise CompileError(f"{what} can't be said in {self.format}")
+        raise CompileError(f"{self.format} can't express {what}")
 
     # -- names ----------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class Writer(ABC):
         said = self.words(e)
         if said is None:
             what = getattr(e, "op", "") or getattr(e, "fn", "") or type(e).__name__.lower()
-            raise CompileError(f"'{what}' of {e.dtype} is no operation of {self.format}")
+            raise CompileError(f"{self.format} has no operation '{what}' of {e.dtype}")
         return said
 
     def attribute(self, e: Expr) -> Any:

@@ -45,7 +45,7 @@ def layers(net: Message) -> list[Message]:
     mixture."""
     old, new = net.messages("layers"), net.messages("layer")
     if old and new:
-        raise CompileError("the prototxt has both `layers` and `layer`: of two syntaxes only one can be")
+        raise CompileError("the prototxt has both `layers` and `layer`, which belong to different syntaxes")
     return new or [_from_v0(m) if "layer" in m.fields else _from_v1(m) for m in old]
 
 

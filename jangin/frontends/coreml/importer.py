@@ -190,7 +190,7 @@ class Importer:
         inputs = [f.name for f in description.input]
         missing = [n for n in inputs if n not in self.current]
         if missing:
-            raise CompileError(f"{source} reads the feature '{missing[0]}', which nothing before it gives")
+            raise CompileError(f"{source} reads the feature '{missing[0]}', which no model before it gives")
         outputs = [f.name for f in description.output]
         if "labels" in attrs:
             outputs = [description.predictedFeatureName, description.predictedProbabilitiesName]

@@ -121,7 +121,9 @@ class Network:
         """Add a node for the current section. Its name has Darknet's number of the layer."""
         name = f"{self.section.kind}_{self.place}"
         if min(size) < 1:
-            raise CompileError(f"[{self.section.kind}] layer {self.place} would give {size}")
+            raise CompileError(
+                f"[{self.section.kind}] layer {self.place} would have the size {size}, which is impossible"
+            )
         attributes = ImportedAttributes(f"darknet.{self.section.kind}", {"size_out": size, **attrs})
         source = Sources.of(f"[{self.section.kind}] layer {self.place}", place=f"line {self.section.line}")
         self.nodes.append(Node(name, tuple(inputs), (name,), attributes, source))
@@ -158,7 +160,9 @@ class Network:
         s.asked.update(("dilation", "padding"))
         padding = dilation * (size // 2 if s.whole("pad", 0) else s.whole("padding", 0, 0))
         if c % groups or filters % groups:
-            raise CompileError(f"layer {self.place}: {groups} groups of {c} channels and {filters} filters")
+            raise CompileError(
+                f"layer {self.place}: {groups} groups don't divide {c} channels and {filters} filters"
+            )
         normalized = bool(s.whole("batch_normalize", 0)) | bool(s.whole("cbn", 0))
         inputs = [self.last.name, self._take([filters], "biases")]
         if normalized:
@@ -216,7 +220,7 @@ class Network:
         c, h, w = self.last.size
         height, width = (self.section.whole(f"crop_{n}", 1, 1) for n in ("height", "width"))
         if height > h or width > w:
-            raise CompileError(f"[crop] layer {self.place} cuts {height} x {width} out of {h} x {w}")
+            raise CompileError(f"[crop] layer {self.place} can't cut {height} x {width} out of {h} x {w}")
         attrs = {"adjust": not self.section.whole("noadjust", 0)}
         self._add((c, height, width), [self.last.name], attrs)
 
@@ -314,7 +318,9 @@ class Network:
             few = s.whole("out_channels", 1, 1)
             if s.whole("maxpool_depth", 0):
                 if c % few:
-                    raise CompileError(f"[maxpool] layer {self.place}: {c} channels as {few}")
+                    raise CompileError(
+                        f"[maxpool] layer {self.place}: {few} groups don't divide {c} channels"
+                    )
                 self._add((few, h, w), [self.last.name], {"channels": few})
                 return
         height, width = ((d + padding - size) // n + 1 for d, n in zip((h, w), strides, strict=True))
@@ -330,7 +336,9 @@ class Network:
         parts = [self._other(i) for i in s.numbers("layers")]
         groups, group = s.whole("groups", 1, 1), s.whole("group_id", 0, 0)
         if not parts or len({p.size[1:] for p in parts}) > 1 or any(p.size[0] % groups for p in parts):
-            raise CompileError(f"[route] layer {self.place} joins layers of {[p.size for p in parts]}")
+            raise CompileError(
+                f"[route] layer {self.place} can't join layers of the sizes {[p.size for p in parts]}"
+            )
         channels = sum(p.size[0] // groups for p in parts)
         attrs = {"groups": groups, "group_id": group, "channels": [p.size[0] for p in parts]}
         self._add((channels, *parts[0].size[1:]), [p.name for p in parts], attrs)
@@ -353,7 +361,8 @@ class Network:
         kind, norm = s.text("weights_type", "none"), s.text("weights_normalization", "none")
         if kind not in kinds or norm not in ("none", "relu", "avg_relu", "softmax"):
             raise CompileError(
-                f"[shortcut] layer {self.place}: weights_type={kind}, weights_normalization={norm}"
+                f"[shortcut] layer {self.place}: weights_type={kind}, weights_normalization={norm} "
+                "is not supported"
             )
         weights = []
         if kinds[kind]:
@@ -370,7 +379,7 @@ class Network:
             self._add((c, h * stride, w * stride), [self.last.name], attrs)
             return
         if not stride or h % stride or w % stride:
-            raise CompileError(f"[upsample] layer {self.place}: stride={stride} of {h} x {w}")
+            raise CompileError(f"[upsample] layer {self.place}: stride={stride} doesn't fit {h} x {w}")
         self._add((c, h // -stride, w // -stride), [self.last.name], attrs)
 
     def _reorg(self) -> None:
@@ -400,13 +409,15 @@ class Network:
     def _scale_channels(self) -> None:
         (other,) = [self._other(i) for i in self.section.numbers("from")]
         if self.section.whole("scale_wh", 0) or self.last.size != (other.size[0], 1, 1):
-            raise CompileError(f"[scale_channels] layer {self.place}: {self.last.size} times {other.size}")
+            raise CompileError(
+                f"[scale_channels] layer {self.place} can't scale {other.size} by {self.last.size}"
+            )
         self._add(other.size, [other.name, self.last.name], self._linear())
 
     def _sam(self) -> None:
         (other,) = [self._other(i) for i in self.section.numbers("from")]
         if self.last.size != other.size:
-            raise CompileError(f"[sam] layer {self.place}: {self.last.size} times {other.size}")
+            raise CompileError(f"[sam] layer {self.place} can't multiply {self.last.size} by {other.size}")
         self._add(other.size, [other.name, self.last.name], self._linear())
 
     def _linear(self) -> dict[str, Any]:
@@ -440,7 +451,7 @@ class Network:
         points = {"center": 0.0, "left_top": 0.5, "right_bottom": -0.5}
         point = s.text("yolo_point", "center")
         if point not in points:
-            raise CompileError(f"[gaussian_yolo] layer {self.place}: yolo_point={point}")
+            raise CompileError(f"[gaussian_yolo] layer {self.place}: yolo_point={point} is not supported")
         attrs = {"scale_x_y": s.number("scale_x_y", 1), "point": points[point]}
         self._detections(s.whole("classes", 20, 1), self._chosen_anchors(), attrs, 9)
 

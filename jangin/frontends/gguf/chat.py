@@ -19,7 +19,8 @@ SECONDS = 10.0
 """A template that runs longer than this many seconds is stopped. A usual template takes thousands of times
 less."""
 MOST_TEXT = 4 << 20
-"""A template may add at most this many characters to the conversation."""
+"""The most characters that a template may add to the conversation. A template that writes without end is
+stopped by it."""
 
 
 class Renderer:

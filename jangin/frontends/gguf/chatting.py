@@ -17,7 +17,8 @@ from datetime import datetime
 from typing import Any
 
 MOST_BYTES = 512 << 20
-"""The process may take at most this many bytes of memory, including its own code."""
+"""The most bytes of memory that the process of a template may take, its own code included. A faulty template
+could otherwise take all memory."""
 LONGEST = 300
 """Messages of jinja2 are cut to this many characters, because they may repeat the template."""
 

@@ -168,7 +168,7 @@ class _Limited(io.RawIOBase):
         data = self.stream.read(len(buffer))  # type: ignore[arg-type]
         self.left -= len(data)
         if self.left < 0:
-            raise CompileError("the archive unpacks to far more than it has: it is not read")
+            raise CompileError("the archive is not read: it unpacks to far more bytes than its size allows")
         buffer[: len(data)] = data  # type: ignore[index]
         return len(data)
 
@@ -200,7 +200,10 @@ def _unpacked(contents: Contents) -> dict[str, bytes]:
                     raise CompileError(f"{contents}: '{member.name}' in the archive is no file but a link")
                 name = _plain(member.name)
                 if name in files or len(files) == MOST_FILES:
-                    raise CompileError(f"{contents}: '{name}' is in the archive twice, or there are too many")
+                    raise CompileError(
+                        f"{contents}: '{name}' is in the archive twice, "
+                        f"or the archive has more than {MOST_FILES} files"
+                    )
                 stream = archive.extractfile(member)
                 assert stream is not None
                 files[name] = stream.read()

@@ -28,7 +28,8 @@ from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node
 from jangin.ir.sources import Sources
 
 MOST_ELEMENTS = 1 << 28
-"""A constant that repeats one number may have at most this many elements."""
+"""The most elements of a constant that repeats one number, 1 GiB of f32. Damaged files would otherwise take
+all memory."""
 STARTED = "state.started"
 NAMES = {"scalar": "f", "integer": "iu", "logical": "b"}
 """For each type of a variable, NumPy's kinds of elements that its file may have."""
@@ -83,7 +84,9 @@ class _Importer:
         name = operation.outputs["output"]["is"]
         dtype = DTYPES.get(operation.dtype or "scalar")
         if dtype is None:
-            raise CompileError(f"{self.files.what}: external '{name}' is of type {operation.dtype}")
+            raise CompileError(
+                f"{self.files.what}: external '{name}' is of type {operation.dtype}, which is not supported"
+            )
         sizes = [d if d > 0 else "" for d in operation.attributes["shape"]]
         self.inputs[name] = Value(name, dtype, self.symbols.shape(name, sizes))
         self._quantized(name)

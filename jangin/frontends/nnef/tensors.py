@@ -30,9 +30,9 @@ def read_tensor(data: bytes | memoryview, what: str) -> tuple[Array, bool]:
     if (first, second) != (0x4E, 0xEF):
         raise CompileError(f"{what} is no file of a tensor: it does not begin as one")
     if (major, minor) != (1, 0):
-        raise CompileError(f"{what} is of version {major}.{minor}; 1.0 is read")
+        raise CompileError(f"{what} is of version {major}.{minor}, and only 1.0 is supported")
     if rank > MOST_AXES:
-        raise CompileError(f"{what} has {rank} axes; there may be {MOST_AXES}")
+        raise CompileError(f"{what} has {rank} axes, and may have at most {MOST_AXES}")
     if kind == UINT and struct.unpack_from("<I", data, HEADER.size)[0]:
         kind = INT  # as older files of version 1.0 mark it
     dtype = _dtype(kind, bits, what)

@@ -182,7 +182,7 @@ class _Writer(Writer):
         shape, out = self.sizes(node.inputs[0]), self.sizes(node.outputs[0])
         starts = static_shape(attrs.starts)
         if starts is None:
-            raise CompileError("where it begins isn't fixed")
+            raise CompileError("the start of a slice isn't fixed")
         axes = [i for i in range(len(shape)) if (starts[i], attrs.steps[i], out[i]) != (0, 1, shape[i])]
         last = [starts[i] + (out[i] - 1) * attrs.steps[i] for i in axes]
         ends = [e + (1 if attrs.steps[i] > 0 else -1) for e, i in zip(last, axes, strict=True)]
@@ -201,7 +201,7 @@ class _Writer(Writer):
     def write_pad(self, node: Node, attrs: core.Pad) -> None:
         pads = static_shape(attrs.pads)
         if pads is None or attrs.mode not in BORDERS or self.graph.dtype(node.inputs[0]) is not F32:
-            raise CompileError(f"padding by '{attrs.mode}' or of integers can't be said in NNEF")
+            raise CompileError(f"padding by '{attrs.mode}' or of integers can't be expressed in NNEF")
         half = len(pads) // 2
         self.emit(
             "pad", self.named(node.inputs[0]), padding=list(zip(pads[:half], pads[half:], strict=True)),
@@ -281,7 +281,9 @@ class _Writer(Writer):
             begin, end = attrs.pads[i], attrs.pads[i + half]
             reach = (n - 1) * attrs.strides[i] + (attrs.kernel[i] - 1) * attrs.dilations[i] + 1 - d - begin
             if reach > end and attrs.average == "all":
-                raise CompileError("an average over windows that leave the padding can't be said in NNEF")
+                raise CompileError(
+                    "an average over windows that leave the padding can't be expressed in NNEF"
+                )
             padding.append((begin, max(end, reach)))
         border = "constant" if attrs.combiner == "sum" and attrs.average != "valid" else "ignore"
         kwargs: dict[str, Any] = {"size": [1, 1, *attrs.kernel], "border": border, "padding": padding}

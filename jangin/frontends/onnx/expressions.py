@@ -193,7 +193,7 @@ class Stages(Writer):
 
     def _stage(self, stage: Stage, held: Mapping[str, Name], node: Node, last: bool) -> Name:
         if stage.at:
-            raise CompileError("a part of a larger result can't be said in ONNX")
+            raise CompileError("a part of a larger result can't be expressed in ONNX")
         space = _Space(self, stage, held, node.name)
         value = space.value(stage.body)
         rank = len(stage.axes)

@@ -18,7 +18,8 @@ from jangin.frontends.protobuf import DELIMITED, VARINT, fields, varint
 from jangin.ir.records import dataclass
 
 LARGE = 1 << 16
-"""Constants of at least this many bytes are kept outside of the message."""
+"""Constants of at least this many bytes are kept outside of the message. Parsing would copy them, and copies
+of smaller ones cost little."""
 
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
 _PARTS = {

@@ -53,7 +53,9 @@ class Steps(Wholes):
         """Write Loop. ONNX's body isn't given slices, so that it gathers them by the number of the iteration.
         Raises CompileError if results are stacked along another axis than 0, or backwards."""
         if any(s != Slicing() for s in attrs.collected):
-            raise CompileError("a loop that stacks along another axis, or backwards, can't be said in ONNX")
+            raise CompileError(
+                "a loop that stacks along another axis, or backwards, can't be expressed in ONNX"
+            )
         graph, count = attrs.body, 2 + attrs.carried
         operands = [self.named(n) if n else Name("") for n in node.inputs]
         last = count + len(attrs.scanned)

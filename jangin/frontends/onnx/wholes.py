@@ -69,7 +69,7 @@ class Wholes(Writer):
             operator, said = CALLS[attrs.function]
             self._call(node, operator, **said(settings))
         else:
-            raise CompileError(f"the host's function {attrs.function} can't be said in ONNX")
+            raise CompileError(f"the host's function {attrs.function} can't be expressed in ONNX")
         axes = ((o, i, d) for o in node.outputs for i, d in enumerate(self.graph.shape(o)))
         self.counted |= {d: (o, i) for o, i, d in axes if isinstance(d, Var) and d in attrs.symbols}
 
@@ -83,7 +83,7 @@ class Wholes(Writer):
         try:
             check_types(domain, operator, self.opset, types)
         except CompileError as error:
-            raise CompileError(f"{operator} can't be said in ONNX: {error}") from None
+            raise CompileError(f"{operator} can't be expressed in ONNX: {error}") from None
         self.domains |= {domain} - {""}
         proto = helper.make_node(operator, inputs, outputs, str(outputs[0]), domain=domain, **attributes)
         self.nodes.append(proto)
@@ -98,7 +98,7 @@ class Wholes(Writer):
                 if direction
                 else "has directions that aren't forward, then backward"
             )
-            raise CompileError(f"an {function.upper()} that {why} can't be said in ONNX")
+            raise CompileError(f"an {function.upper()} that {why} can't be expressed in ONNX")
         words: dict[str, Any] = {"hidden_size": settings["hidden"], "direction": direction}
         operator, domain, clipped = RECURRENT[function]
         words |= activations(settings["activations"], clipped)
@@ -117,7 +117,7 @@ def activations(functions: Sequence[Sequence[Expr]], clipped: int) -> dict[str, 
     each = [[_activation(e) for e in of] for of in functions]
     bounds = {bound for of in each for _, _, bound in of[:clipped]}
     if len(bounds) > 1 or any(bound is not None for of in each for _, _, bound in of[clipped:]):
-        raise CompileError("ONNX's recurrent layers bound what all of their activations are applied to alike")
+        raise CompileError("ONNX's recurrent layers clip the arguments of all activations to one bound")
     said = [one for of in each for one in of]
     words: dict[str, Any] = {"activations": [name for name, _, _ in said], "clip": bounds.pop()}
     for i, which in enumerate(("activation_alpha", "activation_beta")):
@@ -141,4 +141,4 @@ def _activation(e: Expr) -> tuple[str, list[float], float | None]:
             values = {n: float(v.value) for n, v in bindings.items() if isinstance(v, Const)}
             if len(values) == len(bindings) and values.get("low", -1.0) == -values.get("high", 1.0):
                 return name, [values[v.name] for v in own], values.get("high")
-    raise CompileError("ONNX's recurrent layers have none of its activations")
+    raise CompileError("ONNX's recurrent layers don't have its activation")

@@ -182,7 +182,7 @@ class OnnxWriter(Stages, Steps, Writer):
             if place is None and self.outer is not None:
                 return self.outer.scalar(v)
             if place is None:
-                raise CompileError(f"the size {v} is that of no input, so that ONNX has no words for it")
+                raise CompileError(f"the size {v} is that of no input, so that ONNX can't express it")
             shape = self.emit("Shape", self.named(place[0]), hint=str(v))
             self.numbers[v] = self.emit("Gather", shape, self.array(place[1]), hint=str(v), axis=0)
         return self.numbers[v]
@@ -278,7 +278,9 @@ class OnnxWriter(Stages, Steps, Writer):
         order = [*(i for i in range(rank) if i not in attrs.axes), *attrs.axes]
         sizes = static_shape(tuple(shape[i] for i in attrs.axes))
         if sizes is None:
-            raise CompileError("a normalization over sizes that aren't fixed can't be said: give shapes=")
+            raise CompileError(
+                "a normalization over sizes that aren't fixed can't be expressed in ONNX: give shapes="
+            )
         operation = "RMSNormalization" if attrs.rms else "LayerNormalization"
         kwargs: dict[str, Any] = {"axis": rank - len(sizes), "epsilon": attrs.epsilon}
         if not sizes:  # a single element is normalized along a new axis
@@ -299,7 +301,7 @@ class OnnxWriter(Stages, Steps, Writer):
         whole = attrs.dtype is I32 and all(k.is_int for k in kinds)
         if attrs.dtype not in (None, kinds[0]) and not whole:
             raise CompileError(
-                f"a product of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be said in ONNX"
+                f"a product of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be expressed in ONNX"
             )
         operands = self._in_bytes(node) if whole else [self.named(n) for n in node.inputs]
         turns = attrs.transpose_a, attrs.transpose_b
@@ -330,7 +332,7 @@ class OnnxWriter(Stages, Steps, Writer):
         low, high = min(low, 0), max(high, 0)
         if high - low > 255:
             raise CompileError(
-                f"a product of integers from {low} to {high}, too many for a byte, can't be said"
+                f"ONNX can't express a product of integers from {low} to {high}, which don't fit a byte"
             )
         zero = self.array(-low, U8, "zero")
         if name in self.graph.constants:
@@ -347,7 +349,7 @@ class OnnxWriter(Stages, Steps, Writer):
         whole = attrs.dtype is I32 and all(k.is_int for k in kinds)
         if attrs.layout != "first" or (attrs.dtype not in (None, kinds[0]) and not whole):
             raise CompileError(
-                f"a convolution of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be said in ONNX"
+                f"a convolution of {kinds[0]} and {kinds[1]} in {attrs.dtype} can't be expressed in ONNX"
             )
         operands = self._in_bytes(node) if whole else [self.named(n) for n in node.inputs]
         self.emit(
@@ -372,7 +374,7 @@ class OnnxWriter(Stages, Steps, Writer):
             ceil = self.matched(node, [(n, partial(_pooled, attrs, n)) for n in (0, 1)])
             if ceil is None:
                 raise CompileError(
-                    "where its windows end can't be said for sizes that aren't fixed: give shapes="
+                    "the ends of its windows aren't known for sizes that aren't fixed: give shapes="
                 )
         else:
             spans = [k * d - d + 1 for k, d in zip(attrs.kernel, attrs.dilations, strict=True)]

@@ -193,8 +193,8 @@ def _operator(b: Any, o: Operator, kind: int, places: Mapping[str, int]) -> int:
 
 
 LAST_OLD = 127
-"""The number that an old field for operators' numbers has for all greater ones. A newer field has the number
-itself."""
+"""The largest operator number that the file format's older field can hold. It stands there for all greater
+numbers, which a newer field has."""
 
 
 def _code(b: Any, name: str, version: int) -> int:

@@ -76,7 +76,9 @@ class Reader:
         if self.model.SubgraphsLength() < 1:
             raise CompileError("the TFLite model has no sub-graph")
         if not 0 <= number < self.model.SubgraphsLength():
-            raise CompileError(f"sub-graph {number} is mentioned, of {self.model.SubgraphsLength()}")
+            raise CompileError(
+                f"the file refers to sub-graph {number}, but has {self.model.SubgraphsLength()} of them"
+            )
         if number in inside:
             raise CompileError(f"sub-graph {number} calls itself")
         self.graph = self.model.Subgraphs(number)
@@ -155,7 +157,9 @@ class Reader:
 
     def _tensor(self, i: int) -> Any:
         if not 0 <= i < self.graph.TensorsLength():
-            raise CompileError(f"tensor {i} is mentioned, of {self.graph.TensorsLength()}")
+            raise CompileError(
+                f"the file refers to tensor {i}, but its sub-graph has {self.graph.TensorsLength()} of them"
+            )
         return self.graph.Tensors(i)
 
     def _dtype(self, i: int) -> DType:
@@ -178,7 +182,7 @@ class Reader:
         """Return the contents of a tensor's buffer, or None if it has none, is a variable, or has an unknown
         type. Raises CompileError if the file is damaged."""
         if tensor.Buffer() >= self.model.BuffersLength():
-            raise CompileError(f"{what} lies in buffer {tensor.Buffer()}, which is none")
+            raise CompileError(f"{what} lies in buffer {tensor.Buffer()}, which the file doesn't have")
         known = tensor.Type() in TYPES or _is_text(tensor)
         if tensor.IsVariable() or not tensor.Buffer() or not known:
             return None
@@ -291,7 +295,9 @@ class Reader:
         """Return the names of the operators in a sub-graph. Raises CompileError if the sub-graph doesn't
         exist."""
         if not 0 <= number < self.model.SubgraphsLength():
-            raise CompileError(f"sub-graph {number} is mentioned, of {self.model.SubgraphsLength()}")
+            raise CompileError(
+                f"the file refers to sub-graph {number}, but has {self.model.SubgraphsLength()} of them"
+            )
         graph = self.model.Subgraphs(number)
         return tuple(self._code(n, graph.Operators(n))[2] for n in range(graph.OperatorsLength()))
 
@@ -310,7 +316,7 @@ class Reader:
                 elif name == "HASHTABLE_IMPORT" and number is not None and handles.get(inputs[0]) == number:
                     tables.append(self._filled(f"table {number}", graph, inputs[1:]))
         if not tables or any(t != tables[0] for t in tables[1:]):
-            raise CompileError("a table must be filled, and always with the same")
+            raise CompileError("a table must be filled, and always with the same contents")
         return tables[0]
 
     def _filled(self, what: str, graph: Any, places: Sequence[int]) -> Table:
@@ -318,13 +324,13 @@ class Reader:
         contents = [self._contents(graph.Tensors(i), what) for i in inside]
         arrays = [a for a in contents if a is not None]
         if len(arrays) != 2:
-            raise CompileError(f"{what} is filled with what isn't in the file, which is not supported")
+            raise CompileError(f"{what} is filled with computed values, which is not supported")
         return table(what, *arrays)
 
     def _default(self, i: int) -> Any:
         default = self._contents(self._tensor(i), f"tensor '{self.names[i]}'")
         if default is None or default.size != 1:
-            raise CompileError("what a table gives for other keys must be one value in the file")
+            raise CompileError("a table's value for unknown keys must be a single constant")
         return default.reshape(-1).tolist()[0]
 
     def _control(
@@ -368,7 +374,9 @@ class Reader:
             if self._is_handle(i):
                 variables = {b._held(_ints(b.graph.OutputsAsNumpy())[at]) for b in bodies}
                 if len(variables) > 1:
-                    raise CompileError(f"{source}: '{self.names[i]}' is one variable or another")
+                    raise CompileError(
+                        f"{source}: '{self.names[i]}' must be the handle of one variable, not of several"
+                    )
                 self.variables.handles[self.names[i]] = variables.pop()
 
     def _is_handle(self, i: int) -> bool:

@@ -72,7 +72,9 @@ class Products(Forms):
                 "a convolution of integers, or by weights that are no constant, is not written"
             )
         if attrs.layout != "first" or len(attrs.kernel) > 2:
-            raise CompileError(f"a convolution of {len(attrs.kernel)} spatial axes can't be said in TFLite")
+            raise CompileError(
+                f"a convolution of {len(attrs.kernel)} spatial axes can't be expressed in TFLite"
+            )
         channels, (outputs, inputs, *_) = self.sizes(x)[1], self.sizes(w)
         whole = self.is_whole(node)
         tail = self.tail(node.outputs[0], 1, whole)
@@ -134,7 +136,7 @@ class Products(Forms):
         x, y = node.inputs[0], node.outputs[0]
         averages, sizes = attrs.combiner == "sum", self.sizes(x)
         if attrs.layout != "first" or len(attrs.kernel) > 2 or self.graph.dtype(x) is not F32:
-            raise CompileError("a pool of integers or of 3 spatial axes can't be said in TFLite")
+            raise CompileError("a pool of integers or of 3 spatial axes can't be expressed in TFLite")
         if (averages and not attrs.average) or any(d > 1 for d in attrs.dilations):
             raise CompileError("sums over windows, and windows with gaps, are none of TFLite's")
         if averages and not any(attrs.pads) and attrs.kernel == sizes[2:]:
@@ -143,7 +145,9 @@ class Products(Forms):
         window = _square(attrs, sizes, self.sizes(y))
         counts = averages and attrs.average == "all"
         if averages and window.off and ((not counts and not window.same) or (counts and window.beyond)):
-            raise CompileError("an average over windows that leave the image so can't be said in TFLite")
+            raise CompileError(
+                "an average over windows that reach so far beyond the image can't be expressed in TFLite"
+            )
         whole = x in self.scales
         image, padding = self._image(x, whole), SAME if window.same and not counts else VALID
         if window.off and padding == VALID:

@@ -94,7 +94,7 @@ class TfliteWriter(Products):
     def write_reshape(self, node: Node, attrs: core.Reshape) -> None:
         x, y = node.inputs[0], node.outputs[0]
         if attrs.dtype is not None:
-            raise CompileError("bytes of one type as another's can't be said in TFLite")
+            raise CompileError("bytes of one type that are read as another can't be expressed in TFLite")
         whole = x in self.scales
         last = self.is_last(x) and self.in_order(x)
         self.reshaped(self.read(x, last, whole), self.give(y, False, whole))
@@ -126,7 +126,7 @@ class TfliteWriter(Products):
         x, y = node.inputs[0], node.outputs[0]
         shape, starts, counts = self.sizes(x), static_shape(attrs.starts), self.sizes(y)
         if starts is None:
-            raise CompileError("where it begins isn't fixed")
+            raise CompileError("the start of a slice isn't fixed")
         whole, last = x in self.scales, self.is_last(x)
         order = turned(len(shape)) if last else range(len(shape))
         rows = [(starts[i], attrs.steps[i], counts[i]) for i in order]
@@ -163,7 +163,9 @@ class TfliteWriter(Products):
         x, y = node.inputs[0], node.outputs[0]
         pads, rank = static_shape(attrs.pads), len(self.sizes(x))
         if pads is None or min(pads, default=0) < 0 or attrs.mode not in ("constant", "reflect"):
-            raise CompileError(f"padding by '{attrs.mode}', or less than none, can't be said in TFLite")
+            raise CompileError(
+                f"padding by '{attrs.mode}', or negative padding, can't be expressed in TFLite"
+            )
         whole, last = x in self.scales and attrs.value == 0, self.is_last(x)
         order = turned(rank) if last else range(rank)
         sides = self.array(np.array([(pads[i], pads[i + rank]) for i in order], np.int32), "pads")

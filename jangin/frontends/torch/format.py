@@ -116,10 +116,12 @@ def _traced(contents: Contents) -> Any:
     with zipfile.ZipFile(io.BytesIO(contents.data)) as archive:
         size = sum(entry.file_size for entry in archive.infolist())
     if size > most_unpacked(len(contents.data)):
-        raise CompileError(f"{contents} unpacks to {size} bytes, far more than it has: it is not read")
+        raise CompileError(
+            f"{contents} unpacks to {size} bytes, far more than its size allows: it is not read"
+        )
     if not _holds(contents, INSIDE):
         raise CompileError(
-            f"{contents} is a TorchScript archive, which doesn't say what it is called with: "
+            f"{contents} is a TorchScript archive, which has no example of its inputs: "
             "give its path and example_inputs=(...)"
         )
     try:

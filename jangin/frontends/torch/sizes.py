@@ -164,7 +164,7 @@ def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable
     symbols = sorted({s for e in expressions for s in e.free_symbols}, key=str)
     missing = [str(s) for s in symbols if s not in places]
     if missing:
-        raise CompileError(f"no argument of the graph says what {', '.join(missing)} is")
+        raise CompileError(f"no argument of the graph determines {', '.join(missing)}")
     texts = ", ".join(PythonPrinter().doprint(e) for e in expressions)
     taken, arguments = ", ".join(map(str, symbols)), ", ".join(places[s] for s in symbols)
     function: Callable[[Sequence[Any]], list[Any]] = eval(

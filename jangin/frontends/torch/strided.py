@@ -26,17 +26,23 @@ def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offs
     size, stride, start = _known(size), _known(stride), _known([start])[0]
     if not all(isinstance(n, int) for n in (*sizes, *steps, *size, *stride, start)):
         if not tensor.is_contiguous():
-            raise CompileError("as_strided of a tensor of free sizes that doesn't lie row by row")
+            raise CompileError(
+                "as_strided of a tensor with free sizes is supported only if the tensor is contiguous"
+            )
         return {"storage_offset": start}
     order = sorted(range(len(sizes)), key=lambda i: (-steps[i], i))
     count = 1
     for i in reversed(order):
         if sizes[i] != 1 and steps[i] != count:
-            raise CompileError(f"as_strided of a tensor whose elements lie {steps} apart, not side by side")
+            raise CompileError(
+                f"as_strided is supported only for tensors without gaps in memory, not for strides {steps}"
+            )
         count *= sizes[i]
     reach = sum((n - 1) * s for n, s in zip(size, stride, strict=True))
     if 0 not in size and not 0 <= start <= start + reach < count:
-        raise CompileError(f"as_strided of {count} elements reads places {start} to {start + reach} of them")
+        raise CompileError(
+            f"as_strided reads elements {start} to {start + reach} of a tensor of {count} elements"
+        )
     return {"order": order, "storage_offset": start}
 
 

@@ -54,7 +54,9 @@ def traced(program: ExportedProgram, names: Mapping[Any, str] | None = None) -> 
         elif spec.kind is InputKind.TOKEN:
             continue
         elif spec.kind not in HELD:
-            raise CompileError(f"input '{node.name}' of the exported program is a {spec.kind.name}")
+            raise CompileError(
+                f"input '{node.name}' of the exported program has an unsupported kind: {spec.kind.name}"
+            )
         elif spec.target not in changed:
             constants[node.name] = held[spec.target]
     arguments = next(iter(reversed(program.graph.nodes))).args[0]
@@ -352,7 +354,9 @@ class _Trace:
         arguments = arguments if isinstance(arguments, (list, tuple)) else [arguments]
         model, _ = inner.model(arguments, [""] * len(arguments), prefix)
         if inner.late != self.late or len(model.graph.outputs) != len(arguments):
-            raise CompileError(f"'{prefix}' gives sizes that only a run knows, or what is no tensor")
+            raise CompileError(
+                f"'{prefix}' returns sizes that only a run knows, or values that are no tensors"
+            )
         return replace(model.graph, inputs=(), symbols={})
 
     def _computes(self, value: Any) -> bool:

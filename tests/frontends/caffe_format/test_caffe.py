@@ -467,7 +467,7 @@ def test_weights_elsewhere(tmp_path: Path) -> None:
         ("layer { name: \n", "line 4 of the prototxt: a value should stand here, not 'the end'"),
         ("layer { } }", "line 4 of the prototxt: a field's name should stand here, not '}'"),
         (layer("LRN", "lrn_param { local_size: 4 }"), "local_size is 4, and must be odd"),
-        ("layers { type: RELU }" + layer("ReLU"), "of two syntaxes only one can be"),
+        ("layers { type: RELU }" + layer("ReLU"), "which belong to different syntaxes"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(text: str, reason: str, tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def test_what_is_refused() -> None:
     for changed, message in (
         ({"data_format": "NCHW"}, "data_format 'NCHW'"), ({"padding": "WRAP"}, "padding 'WRAP'"),
         ({"strides": [2, 2, 2, 1]}, "strides"), ({"ksize": [1, 2]}, "ksize"), ({"strides": 3}, "strides 3"),
-        ({"strides": [1, 1, 1, 1]}, "isn't of a result"), ({"other": 3}, "options other are not supported"),
+        ({"strides": [1, 1, 1, 1]}, "t have the shape"), ({"other": 3}, "options other are not supported"),
         ({"padding": "EXPLICIT"}, "explicit_paddings"),
     ):  # fmt: skip
         refused(flex("MaxPoolGrad", [0, 1, 2], [3], **{**whole, **changed}), tensors, message)
@@ -190,7 +190,7 @@ def test_what_is_refused() -> None:
     bad = Operator(cut.name, cut.inputs, cut.outputs, version=1, custom=(cut.custom or b"")[:-3])
     refused(bad, [image] * 3, "damaged|options of")
     wrong = Operator("FlexReluGrad", [0, 1], [2], version=1, custom=flex("Relu", [], []).custom)
-    refused(wrong, [image] * 3, "has the options of Relu")
+    refused(wrong, [image] * 3, "has the options of another operator: Relu")
 
 
 # -- a file that trains ----------------------------------------------------------------------------

@@ -258,7 +258,7 @@ REFUSED: dict[str, tuple[Case, str]] = {
          Operator("STRIDED_SLICE", [0, 1, 2, 3], [4], "StridedSliceOptions", {"EllipsisMask": 3})),
         "2 ellipses"),
     "logic of floats": (
-        ([IMAGE, IMAGE, IMAGE], Operator("LOGICAL_AND", [0, 1], [2])), "must be truths"),
+        ([IMAGE, IMAGE, IMAGE], Operator("LOGICAL_AND", [0, 1], [2])), "must be truth values"),
     "weights of uint8": (
         ([Tensor([2, 4]), Tensor([3, 4], "uint8", [0.1], [128], data=np.zeros((3, 4))), Tensor([2, 3])],
          Operator("FULLY_CONNECTED", [0, 1], [2], "FullyConnectedOptions", {})), "weights of u8 for floats"),

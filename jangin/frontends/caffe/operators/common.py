@@ -105,7 +105,7 @@ class Layer:
         apart = [self.wholes(prefix + name) for name in (tall, wide)]
         if any(apart):
             if not all(apart) and default is None:
-                raise CompileError(f"{tall} and {wide} go together")
+                raise CompileError(f"{tall} and {wide} must be given together")
             return tuple(a[-1] if a else default or 0 for a in apart)  # type: ignore[return-value]
         if len(both) > 2 or (not both and default is None):
             raise CompileError(f"{prefix}{plain} is given {len(both)} times, for 2 spatial axes")

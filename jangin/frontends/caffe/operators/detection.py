@@ -49,7 +49,9 @@ def _sizes(layer: Layer) -> list[tuple[float, float]]:
     p = "prior_box_param."
     least, most = ([float(v) for v in layer.all(p + n)] for n in ("min_size", "max_size"))
     if not least or len(most) not in (0, len(least)):
-        raise CompileError(f"{len(least)} min_size and {len(most)} max_size")
+        raise CompileError(
+            f"min_size is given {len(least)} times and max_size {len(most)} times, which doesn't fit"
+        )
     flip = layer.flag(p + "flip", True)
     ratios = [1.0]
     for value in layer.all(p + "aspect_ratio"):

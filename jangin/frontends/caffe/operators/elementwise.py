@@ -163,7 +163,7 @@ def eltwise(layer: Layer) -> Tensor:
     factors = [float(v) for v in layer.all("eltwise_param.coeff")]
     layer.flag("eltwise_param.stable_prod_grad", True)
     if factors and (kind != "SUM" or len(factors) != len(layer.inputs)):
-        raise CompileError(f"{len(factors)} coefficients for {len(layer.inputs)} bottoms of a {kind}")
+        raise CompileError(f"{len(factors)} coefficients don't fit {len(layer.inputs)} bottoms of a {kind}")
     parts = [b.map(lambda v, f=f: v * f, x) if f != 1 else x
              for x, f in zip(layer.inputs, factors or [1.0] * len(layer.inputs), strict=True)]  # fmt: skip
     if any(x.rank != parts[0].rank for x in parts):

@@ -23,7 +23,7 @@ def slice_(layer: Layer) -> list[Tensor]:
     axis = layer.axis("slice_param.axis", layer.whole("slice_param.slice_dim", 1))
     points = layer.wholes("slice_param.slice_point")
     if points and len(points) != layer.tops - 1:
-        raise CompileError(f"{len(points)} slice points for {layer.tops} tops")
+        raise CompileError(f"{len(points)} slice points don't fit {layer.tops} tops")
     if not points:
         return list(move.parts_of(b, x, axis, move.equal_sizes(b, x, axis, layer.tops)))
     ends = [*map(const, points), x.shape[axis]]
@@ -77,7 +77,7 @@ def crop(layer: Layer) -> Tensor:
     axis, offsets = layer.axis("crop_param.axis", 2), layer.wholes("crop_param.offset") or [0]
     count = x.rank - axis
     if len(offsets) not in (1, count):
-        raise CompileError(f"{len(offsets)} offsets for {count} axes")
+        raise CompileError(f"{len(offsets)} offsets don't fit {count} axes")
     starts = [0] * axis + (offsets * count if len(offsets) == 1 else offsets)
     return layer.b.slice(x, starts, [*x.shape[:axis], *like.shape[axis:]], [1] * x.rank)
 

@@ -77,7 +77,7 @@ def _unrolled(layer: Layer, states: int, hidden: int, step: Step) -> tuple[Tenso
     layer.whole(p + "num_output"), layer.flag(p + "debug_info", False)
     steps = sizes_of(goes_on, "where sequences go on")[0]
     if steps > MOST_STEPS:
-        raise CompileError(f"{steps} steps, of which there may be {MOST_STEPS}")
+        raise CompileError(f"the layer has {steps} steps, and may have at most {MOST_STEPS}")
     rows = x.shape[1]
     flat = b.reshape(x, [steps * rows, product(x.shape[2:])])
     w, bias = layer.blob(0, "weights"), layer.blob(1, "biases")

@@ -33,7 +33,7 @@ def _sliding(layer: Layer) -> tuple[Pair, Pair, Pair, Pair, int]:
     pads = layer.pair(p, "pad", "pad_h", "pad_w", 0)
     dilation = layer.wholes(p + "dilation") or [1]
     if layer.axis(p + "axis", 1) != 1:
-        raise CompileError("only axis 1 can be the channels'")
+        raise CompileError("only axis 1 may be the axis of channels")
     return kernel, strides, (dilation[0], dilation[-1]), pads, layer.whole(p + "group", 1)
 
 
@@ -62,7 +62,7 @@ def deconvolution(layer: Layer) -> Tensor:
     kernel, strides, dilations, pads, groups = _sliding(layer)
     filters = layer.whole("convolution_param.num_output")
     if groups < 1 or filters % groups:
-        raise CompileError(f"{filters} outputs in {groups} groups")
+        raise CompileError(f"{groups} groups don't divide {filters} outputs")
     w = b.reshape(layer.blob(0, "weights"), [x.shape[1], filters // groups, *kernel])
     biases = _biases(layer, "convolution_param", filters)
     return conv_transpose(b, x, w, biases, strides=strides, dilations=dilations, pads=pads * 2, groups=groups)
@@ -210,7 +210,7 @@ def interp(layer: Layer) -> Tensor:
 @lowers("Reorg")
 def reorg(layer: Layer) -> Tensor:
     if layer.flag("reorg_param.reverse", False):
-        raise CompileError("the reverse is not supported")
+        raise CompileError("a reversed layer is not supported")
     return move.reorg(layer.b, layer.x(), layer.whole("reorg_param.stride", 2))
 
 

@@ -48,7 +48,7 @@ def _holds(net: Network, blob: str) -> str:
     """Return the name of a blob's value as a condition: a boolean without axes. Raises CompileError if
     nothing gives the blob."""
     if blob not in net.now:
-        raise CompileError(f"{net.source}: its condition '{blob}' is given by nothing")
+        raise CompileError(f"{net.source}: no layer before it gives its condition '{blob}'")
     return _truth(net, net.now[blob])
 
 

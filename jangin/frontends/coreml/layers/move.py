@@ -101,7 +101,8 @@ def _top(net: Network, layer: Layer, m: Any) -> None:
 
 
 LONGEST = 1 << 24
-"""A range of at most this many elements is stored as a constant."""
+"""The most elements of a range that is stored as a constant, 64 MiB of f32. Damaged files would otherwise
+take all memory."""
 
 
 def _crop(net: Network, layer: Layer, m: Any) -> None:
@@ -200,7 +201,7 @@ def _triangle(below: bool) -> Say:
     def say(net: Network, layer: Layer, m: Any) -> None:
         most = int(m.k) if below else -int(m.k)
         if most < 0:
-            raise CompileError(f"{net.source}: a diagonal outside of the part that stays is not supported")
+            raise CompileError(f"{net.source}: a triangle without the main diagonal is not supported")
         net.add(layer, "band_part", {"lower": -1, "upper": most} if below else {"lower": most, "upper": -1})
 
     return say

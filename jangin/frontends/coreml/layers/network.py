@@ -51,7 +51,7 @@ class Network:
             kind = layer.WhichOneof("layer") or "empty"
             self.name, self.source = layer.name, Sources.of(kind, layer.name)
             if not layer.output and kind not in CONTROL:
-                raise CompileError(f"{self.source} gives nothing")
+                raise CompileError(f"{self.source} has no outputs")
             renamed = Layer(
                 tuple(self.now.get(n, n) for n in layer.input), tuple(map(self.fresh, layer.output))
             )

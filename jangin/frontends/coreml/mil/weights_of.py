@@ -113,4 +113,6 @@ def decompressed(kind: str, arrays: Arrays, source: Sources) -> list[Array]:
         parts = KINDS[kind](arrays)
         return [np.asarray(v) for v in (parts.values() if isinstance(parts, Mapping) else [parts])]
     except (KeyError, ValueError, IndexError, TypeError, ZeroDivisionError) as error:
-        raise CompileError(f"{source}: its parts don't fit: {type(error).__name__}: {error}") from None
+        raise CompileError(
+            f"{source}: its parts don't fit each other: {type(error).__name__}: {error}"
+        ) from None

@@ -39,7 +39,7 @@ def feature_vectorizer(b: Builder, xs: Sequence[Tensor], given: Given) -> Tensor
     whole = [rows(b, [x]) for x in xs]
     for x, width in zip(whole, given["widths"], strict=True):
         if x.shape[1] != const(width):
-            raise CompileError(f"{width} features are wanted of {x}")
+            raise CompileError(f"{x} must have {width} features")
     return rows(b, whole)
 
 
@@ -147,7 +147,9 @@ def _forest(b: Builder, x: Tensor, given: Given) -> Tensor:
         below[side, tests] = known.places(tree[tests], given[name][tests])
         lost = tests[below[side, tests] < 0]
         if lost.size:
-            raise CompileError(f"tree {tree[lost[0]]} has no node {given[name][lost[0]]}")
+            raise CompileError(
+                f"tree {tree[lost[0]]} leads to the node {given[name][lost[0]]}, which it doesn't have"
+            )
     roots = np.setdiff1d(np.arange(tree.size), below[:, tests])
     forest = planted(
         Ensemble(roots, mode, given["feature"], given["split"], given["missing"], below),

@@ -87,7 +87,8 @@ def binary(table: Mapping[str, Body]) -> Family:
 
 
 TOGETHER = 32
-"""One expression combines at most this many inputs of an operator."""
+"""One expression combines at most this many inputs of an operator. Larger expressions take long to
+simplify."""
 
 
 def variadic(table: Mapping[str, tuple[Body, Callable[[Expr, int], ExprLike]]]) -> Family:

@@ -99,7 +99,7 @@ def _softmax(b: Builder, x: Tensor, axis: int = -1) -> Tensor:
     """Return softmax along the last axis, for which all versions of Softmax agree. Raises CompileError for
     another axis."""
     if axis_of(axis, x.rank) != x.rank - 1:
-        raise CompileError(f"QLinearSoftmax along axis {axis} of {x} is not supported, along the last it is")
+        raise CompileError(f"QLinearSoftmax along axis {axis} of {x} is not supported: only the last axis is")
     return b.softmax(x, x.rank - 1)
 
 
@@ -268,7 +268,7 @@ def _check_blocks(
 ) -> None:
     """Raise CompileError if the number of the weights, scales or zero points doesn't fit the blocks."""
     if block < 1 or block * bits % 8:
-        raise CompileError(f"blocks of {block} weights of {bits} bits: there is none of such a size")
+        raise CompileError(f"blocks of {block} weights of {bits} bits are not supported")
     blocks = -(-width // block)
     wanted = {"the weights": (w, rows * blocks * (block * bits // 8)), "the scales": (scales, rows * blocks)}
     if zeros is not None:

@@ -29,7 +29,8 @@ from jangin.ops.nontensor import (
 from jangin.ops.values import Tensor
 
 UNROLLED = 64
-"""A tensor is split into at most this many parts at compile time."""
+"""A tensor is split into at most this many parts at compile time, because each part becomes nodes of the
+model."""
 
 
 def _position(b: Builder, position: Tensor | None, count: int | None, default: int) -> int | None:

@@ -201,7 +201,7 @@ def constant(
         value_strings,
     )
     if sum(v is not None for v in values) + len(other) > 1:
-        raise CompileError("it has several values")
+        raise CompileError("it has several attributes with a value, and may have one")
     value = sparse_value if value is None else value
     if value is not None:
         return nontensor.constant(b, np.asarray(value))

@@ -149,7 +149,7 @@ def _plain(body: Callable[[Expr, Expr], Expr], floats: bool = True) -> Lowering:
 
     def lower(call: Call) -> Tensor:
         if call.x().dtype.is_float and not floats:
-            raise CompileError(f"of {call.x().dtype} it is not defined")
+            raise CompileError(f"it is not defined for {call.x().dtype}")
         return call.b.map(body, call.x(), call.x(1))
 
     return lower
@@ -164,7 +164,7 @@ def _logical(body: Callable[[Expr, Expr], Expr]) -> Lowering:
 
 def _truth(call: Call, i: int) -> Tensor:
     if call.x(i).dtype is not BOOL:
-        raise CompileError(f"its operands must be truths, not {call.x(i).dtype}")
+        raise CompileError(f"its operands must be truth values, not {call.x(i).dtype}")
     return call.x(i)
 
 

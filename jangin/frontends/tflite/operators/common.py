@@ -106,13 +106,17 @@ class Call:
         """Raise CompileError if the operator is quantized to a type that LiteRT's reference kernel doesn't
         support."""
         if self.given[0].dtype not in dtypes or self.out.dtype not in dtypes:
-            raise CompileError(f"quantized to {self.given[0].dtype}, this operator is not supported")
+            raise CompileError(
+                f"this operator is not supported for tensors quantized to {self.given[0].dtype}"
+            )
 
     def only_floats(self) -> None:
         """Raise CompileError if the operator is quantized. A result computed in floats would differ from the
         reference kernel's."""
         if any(q.integer for q in (*self.given[:1], self.out)):
-            raise CompileError(f"quantized to {self.given[0].dtype}, this operator is not supported")
+            raise CompileError(
+                f"this operator is not supported for tensors quantized to {self.given[0].dtype}"
+            )
 
 
 # -- fused activations ---------------------------------------------------------------------------
@@ -374,5 +378,5 @@ def real(call: Call, i: int = 0) -> Tensor:
 def number(call: Call) -> Tensor:
     """Return the first input of an operator that isn't defined for truths. Raises CompileError for them."""
     if call.x().dtype is BOOL:
-        raise CompileError("of truths it is not defined")
+        raise CompileError("it is not defined for truth values")
     return call.x()

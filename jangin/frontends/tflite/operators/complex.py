@@ -34,7 +34,7 @@ def of_complex(name: str, lower: Lowering, call: Call) -> Tensor:
         tensor: Tensor = OWN[name](call)
         return tensor
     if name not in MOVES:
-        raise CompileError("of complex numbers it is not supported")
+        raise CompileError("it is not supported for complex numbers")
     parts = []
     for part in (0, 1):
         inputs = (_part(call, i, part) if isinstance(t, Tensor) else t for i, t in enumerate(call.inputs))

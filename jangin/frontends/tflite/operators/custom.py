@@ -50,7 +50,7 @@ def options(name: str, data: bytes) -> dict[str, Any]:
         fields = FIELDS[name]
         settings = dict(zip(fields, struct.unpack_from(f"<{len(fields)}i", data), strict=True))
         if settings["padding"] not in PADDINGS or min(v for k, v in settings.items() if k in POOL[1:5]) < 1:
-            raise CompileError(f"{name} has options that can't be: {settings}")
+            raise CompileError(f"{name} has impossible options: {settings}")
         return {**settings, "padding": PADDINGS[settings["padding"]]}
     if name.startswith(PREFIX):
         return node_attributes(name, data)
@@ -63,7 +63,7 @@ def options(name: str, data: bytes) -> dict[str, Any]:
     for key, value in numbers.items():
         least = 1 if key in COUNTS else 0 if key in THRESHOLDS else 1e-30
         if not isinstance(value, int if key in COUNTS else (int, float)) or not least <= value < 1 << 20:
-            raise CompileError(f"{name} has the option {key} = {value}")
+            raise CompileError(f"{name} has the impossible option {key} = {value}")
     regular, per = entries.get("use_regular_nms", False), entries.get("detections_per_class", 100)
     return {**numbers, "use_regular_nms": bool(regular), "detections_per_class": max(1, int(per))}
 
@@ -201,7 +201,9 @@ def detections(c: Call) -> tuple[Tensor, ...]:
     boxes, scores = _corners(c), real(c, 1)
     sizes, classes = static_shape(scores.shape), o["num_classes"]
     if sizes is None or len(sizes) != 3 or sizes[0] != 1 or sizes[2] < classes:
-        raise CompileError(f"detections of one image, of known sizes and {classes} classes, not of {scores}")
+        raise CompileError(
+            f"detections need one image, known sizes and {classes} classes, and the scores are {scores}"
+        )
     count = sizes[1]
     scores = b.slice(scores, [0, 0, sizes[2] - classes], [1, count, classes], [1, 1, 1])
     most = o["max_detections"]

@@ -52,7 +52,7 @@ def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> L
 def _floats(call: Call) -> Tensor:
     """Return the input of a function that is defined only for floats. Raises CompileError for other types."""
     if not call.x().dtype.is_float:
-        raise CompileError(f"of {call.x().dtype} it is not defined")
+        raise CompileError(f"it is not defined for {call.x().dtype}")
     return call.x()
 
 

@@ -39,7 +39,7 @@ def node_attributes(name: str, data: bytes) -> dict[str, Any]:
     named = [bytes(content).decode() for n, content in parts if n == OP]
     attributes = dict(_entry(content) for n, content in parts if n == ATTRIBUTES)
     if {own.decode(errors="replace"), *named} != {name.removeprefix(PREFIX)}:
-        raise CompileError(f"{name} has the options of {', '.join(named) or 'no operator'}")
+        raise CompileError(f"{name} has the options of another operator: {', '.join(named) or 'none'}")
     return {n: value for n, value in attributes.items() if not n.startswith("_")}  # TensorFlow's own notes
 
 
@@ -169,4 +169,4 @@ def _fitting(c: Call, y: Tensor, g: Tensor) -> None:
     """Raise CompileError unless a gradient has the shape of the result that it is for."""
     apart: list[Expr] = [simplify(a - n, c.b.symbols) for a, n in zip(y.shape, g.shape, strict=True)]
     if any(isinstance(d, Const) and int(d.value) for d in apart):
-        raise CompileError(f"the gradient {g} isn't of a result {y}")
+        raise CompileError(f"the gradient {g} doesn't have the shape of the result {y}")

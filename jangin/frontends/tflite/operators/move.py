@@ -255,7 +255,7 @@ def gather(call: Call) -> Tensor:
     if not batch:
         return index.gather(b, x, places, axis=axis, from_end=False)
     if not 0 <= batch <= min(axis, places.rank):
-        raise CompileError(f"batch_dims {batch} of axis {axis} and indices {places}")
+        raise CompileError(f"batch_dims {batch} doesn't fit axis {axis} and indices {places}")
     places = index.in_range(b, places, x.shape[axis], from_end=False)
 
     def at(bufs: Sequence[Buffer], *out: Expr) -> Expr:

@@ -67,7 +67,7 @@ def div(call: Call) -> Tensor:
     reciprocal."""
     if not call.is_integer:
         if call.x().dtype is BOOL:
-            raise CompileError("of truths it is not defined")
+            raise CompileError("it is not defined for truth values")
         return activated(call, call.b.map(_quotient, call.x(), call.x(1)))
     b, (x, y), out = call.b, call.given[:2], call.out
     (low, top), (least, most), dtype = y.limits, limits(call), out.dtype
@@ -153,7 +153,7 @@ def quantized_log_softmax(call: Call) -> Tensor:
     assert dtype is not None
     low, top = call.out.limits
     if (call.out.scale, call.out.zero) != (1 / 16, top):
-        raise CompileError(f"its result has a scale of 1 / 16 and the zero point {top}")
+        raise CompileError(f"its result must have the scale 1 / 16 and the zero point {top}")
     part, shift = math.frexp(min(q.scale * (1 << 26), float(fixed.HIGH)))
     factor = fixed.Multiplier(fixed.rounded(part * (1 << 31)), shift)
     least = -fixed.radius(5, shift)

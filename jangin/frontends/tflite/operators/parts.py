@@ -134,7 +134,7 @@ def right_shift(call: Call) -> Tensor:
     """Return x shifted right. Distances are clamped to 0 and the type's number of bits minus 1."""
     x, by = call.x(), call.x(1)
     if not x.dtype.is_int:
-        raise CompileError(f"of {x.dtype} it is not defined")
+        raise CompileError(f"it is not defined for {x.dtype}")
     most = const(x.dtype.bits - 1, x.dtype)
     return call.b.map(lambda v, n: binary("shr", v, minimum(maximum(n, const(0, n.dtype)), most)), x, by)
 

@@ -95,7 +95,7 @@ def softmax(c: Call) -> Tensor:
     if c.is_integer:
         return wide.softmax(c, beta) if c.given[0].dtype is I16 else _integer_softmax(c, beta)
     if not c.x().dtype.is_float:
-        raise CompileError(f"of {c.x().dtype} it is not defined")
+        raise CompileError(f"it is not defined for {c.x().dtype}")
     x = c.x() if beta == 1 else c.b.map(lambda v: v * beta, c.x())
     return c.b.softmax(x, x.rank - 1)
 
@@ -144,7 +144,7 @@ def log_softmax(c: Call) -> Tensor:
     if c.is_integer:
         return quantized_log_softmax(c)
     if not c.x().dtype.is_float:
-        raise CompileError(f"of {c.x().dtype} it is not defined")
+        raise CompileError(f"it is not defined for {c.x().dtype}")
     return c.b.softmax(c.x(), c.x().rank - 1, True)
 
 

@@ -138,7 +138,7 @@ def stablehlo_reduce_window(call: Call) -> Tensor:
     between its elements has this value too."""
     o, padding = call.options, call.options["padding"]
     if min(o["base_dilations"], default=1) < 1:
-        raise CompileError(f"the elements of {call.x()} can't lie {o['base_dilations']} apart")
+        raise CompileError(f"base_dilations {o['base_dilations']} of {call.x()} must be at least 1")
     pads = zip(padding[0::2], padding[1::2], (d - 1 for d in o["base_dilations"]), strict=True)
     x = padded(call, list(pads), 1)
     return _windows(
@@ -162,10 +162,10 @@ def _windows(
     b = call.b
     if kind in ("all", "any"):
         if x.dtype is not BOOL:
-            raise CompileError(f"windows of {x} joined by '{kind}': of truth values they are supported")
+            raise CompileError(f"windows are reduced by '{kind}' for truth values only, not for {x}")
         kind = {"all": "min", "any": "max"}[kind]
     if kind not in COMBINERS:
-        raise CompileError("windows of a reduction that the file doesn't say are not supported")
+        raise CompileError("the reduction of windows is not known from the file, which is not supported")
     if min(*sizes, *strides, *dilations) < 1:
         raise CompileError(
             f"windows of sizes {sizes}, strides {strides} and dilations {dilations}: all must be 1 or more"

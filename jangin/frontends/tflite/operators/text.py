@@ -87,7 +87,7 @@ def lsh_projection(call: Call) -> Tensor:
     b, seeds, x = call.b, call.x(), call.x(1)
     (functions, bits), each = seeds.shape, x.dtype.bytes
     if (x.rank > 1 and product(x.shape[1:]) != const(1)) or each not in (4, 8):
-        raise CompileError(f"hashes of {x} are not supported: of rows of 4 or 8 bytes they are")
+        raise CompileError(f"hashes are supported for rows of 4 or 8 bytes only, not for {x}")
     rows = b.reshape(x, [x.shape[0]])
     words = bitcast(b, rows, U64 if each == 8 else U32)
     starts = bitcast(b, b.reshape(seeds, [functions * bits, 1]), U32)

@@ -39,7 +39,9 @@ def _argument(call: Call, powers: tuple[int, ...]) -> Callable[[Expr], Expr]:
     multiplier."""
     q = call.given[0]
     if q.zero or call.out.zero or call.out.scale != 2.0**-15:
-        raise CompileError("of 16 bits it has no zero points, and results of a scale of 2 ** -15")
+        raise CompileError(
+            "16-bit operands and results must have zero points of 0, and the result's scale must be 2 ** -15"
+        )
     part, exponent = math.frexp(q.scale)
     if part == 0.5 and exponent + 11 in powers:
         factor, shift = 3 << (exponent + 11), 0
@@ -149,7 +151,7 @@ def softmax(call: Call, beta: float) -> Tensor:
     by the reciprocal of their sum. Differences are in 65535ths of the range from -10 to 0."""
     b, x = call.b, call.x()
     if call.out.zero or call.out.scale != 2.0**-15:
-        raise CompileError("a softmax of 16 bits has results of a scale of 2 ** -15")
+        raise CompileError("the scale of a 16-bit softmax's result must be 2 ** -15")
     last = x.rank - 1
     factor = constants(fixed.Multiplier.of(call.given[0].scale * beta / (10 / 65535)))
 

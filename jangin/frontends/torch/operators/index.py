@@ -138,7 +138,7 @@ def scatter(
     if not include_self:
         neutral_value = {"add": 0.0, "mul": 1.0, "max": float("-inf"), "min": float("inf")}[kind]
         if x.dtype.is_int and kind in ("max", "min"):
-            raise CompileError(f"{reduce} of integers without what was there isn't supported")
+            raise CompileError(f"{reduce} of integers with include_self=False isn't supported")
         first = b.expand(b.scalar(neutral_value, x.dtype), at.shape)
         x = scatter_elements(b, x, at, first, axis=dim, from_end=False)
     y = scatter_elements(b, x, at, rows, axis=dim, reduction=kind, from_end=False)
@@ -211,7 +211,9 @@ def embedding_bag(
 
     The operator's other results aren't computed. Raises CompileError if they are read."""
     if any(out.wanted[1:]):
-        raise CompileError("sizes of bags are read: only the bags' sums, means or extremes can be")
+        raise CompileError(
+            "the sizes of bags are read, but only the bags' sums, means or extremes are computed"
+        )
     if padding_idx >= 0:
         raise CompileError(f"padding_idx={padding_idx} of an embedding bag is not supported")
     bags, width = out.shape

@@ -157,7 +157,7 @@ def solve_triangular(
 
 def _untold(out: Result, first: int) -> None:
     if any(out.wanted[first:]):
-        raise CompileError("its factors and errors aren't given, its first result is")
+        raise CompileError("only its first result is computed, and another one is read")
 
 
 @lowers("einsum")

@@ -94,7 +94,7 @@ def median(
 def median_of_all(b: Builder, out: Result, self: Tensor) -> Tensor:
     count = simplify(product(self.shape), b.symbols)
     if count == const(0):
-        raise CompileError("the median of no elements")
+        raise CompileError("the median of no elements is not defined")
     whole = Result(((self.dtype, ()), (I64, ())), (True, False), None)
     return median(b, whole, b.reshape(self, [count]), 0)[0]
 

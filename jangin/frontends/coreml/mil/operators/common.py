@@ -59,7 +59,7 @@ class Call:
         """Return the tensor of an argument. Raises CompileError if it is missing."""
         self.asked.add(name)
         if not self.given.get(name):
-            raise CompileError(f"it has no argument {name}")
+            raise CompileError(f"its argument {name} is missing")
         return self.given[name][0]
 
     def optional(self, name: str) -> Tensor | None:

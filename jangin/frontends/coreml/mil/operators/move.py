@@ -43,7 +43,7 @@ def split(c: Call) -> list[Tensor]:
     x, axis = c.x(), c.axis()
     sizes = [const(n) for n in c.integers("split_sizes", [])]
     if c.integer("num_splits", c.outputs) != c.outputs:
-        raise CompileError(f"it gives {c.outputs} parts, and num_splits is {c.integer('num_splits')}")
+        raise CompileError(f"it has {c.outputs} outputs, but num_splits is {c.integer('num_splits')}")
     return list(move.split_into(c.b, x, axis, sizes or move.equal_sizes(c.b, x, axis, c.outputs)))
 
 
@@ -54,7 +54,7 @@ def sliding_windows(c: Call) -> Tensor:
     b, x, axis = c.b, c.x(), c.axis()
     size, stride = c.integer("size"), c.integer("stride", 1)
     if size < 1 or stride < 1:
-        raise CompileError(f"windows of {size} in steps of {stride}")
+        raise CompileError(f"the size {size} and the stride {stride} of windows must be at least 1")
     count = (x.shape[axis] - size) // stride + 1
 
     def element(bufs: Sequence[Buffer], *at: Expr) -> Expr:

@@ -41,7 +41,7 @@ def _both(c: Call, name: str, directions: int, order: Sequence[int] = ()) -> Ten
     if not present:
         return None
     if len(present) < directions:
-        raise CompileError(f"only one direction has {name}")
+        raise CompileError(f"both directions must have {name}, and one lacks it")
     whole = c.b.concat([c.b.reshape(p, [1, *p.shape]) for p in present], 0)
     if not order:
         return whole
@@ -60,7 +60,7 @@ def _layer(
     count = 2 if direction == "bidirectional" else 1
     w, r = (_both(c, n, count, order) for n in ("weight_ih", "weight_hh"))
     if w is None or r is None:
-        raise CompileError("the weights aren't given")
+        raise CompileError("the weights are missing")
     inner, outer = (_both(c, n, count, order) for n in ("bias", "input_bias"))
     bias = None
     if inner is not None:
@@ -116,7 +116,7 @@ def lstm_(c: Call) -> tuple[Tensor, ...]:
 def gru_(c: Call) -> tuple[Tensor, ...]:
     layer, count = _layer(c, 3, (("recurrent_activation", "sigmoid"), ("activation", "tanh")), GRU)
     if c.flag("reset_after"):
-        raise CompileError("reset_after is not supported: its definition contradicts the one without it")
+        raise CompileError("reset_after is not supported, because MIL's definition of it contradicts that of the default")
     y, *states = gru(c.b, layer, h=_state(c.b, c.optional("initial_h"), count), reset_after=True)
     return _given(c, y, states)
 
