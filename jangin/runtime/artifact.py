@@ -162,7 +162,7 @@ class Artifact:
             start, size = placed(file.tell()), header["constant_bytes"]
             require(is_size(size), "the bytes of its constants")
             if end != start + size:
-                raise damaged(path, f"{end} bytes where {start + size} belong")
+                raise damaged(path, f"it has {end} bytes, and should have {start + size}")
             held = pool or Constants(path, mapped(file, start, end))
             constants = {name: held.take(name, *where) for name, *where in header["constants"]}
             require(isinstance(header["metadata"], dict), "its metadata")
@@ -273,7 +273,7 @@ def refusing(path: str | os.PathLike[str]) -> Iterator[None]:
     except MemoryError as error:
         raise MemoryError(f"{path}: there is no memory to read it") from error
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise damaged(path, f"what it holds can't be: {error}") from None
+        raise damaged(path, f"its contents are impossible: {error}") from None
 
 
 def require(holds: bool, what: str) -> None:
@@ -303,7 +303,7 @@ def read_header(
             "again"
         )
     if length > end - file.tell():
-        raise damaged(path, "its header doesn't end in it")
+        raise damaged(path, "it ends within its header")
     return file.read(length), digest
 
 
@@ -311,7 +311,7 @@ def fields(text: bytes) -> dict[str, Any]:
     """Return the fields of a header, which is JSON. Raises ValueError if it isn't an object."""
     header = json.loads(text)
     if not isinstance(header, dict):
-        raise ValueError("its header is no table")
+        raise ValueError("its header is no JSON object")
     return header
 
 

@@ -80,7 +80,7 @@ def joined(specs: Sequence[TensorSpec], given: Sequence[Any], named: Mapping[str
         raise ValueError(f"expected {len(specs)} inputs, got {len(given) + len(named)}; {told(specs)}")
     placed = {s.name: value for s, value in zip(specs, given, strict=False)}
     if twice := [n for n in named if n in placed]:
-        raise ValueError(f"input {twice[0]!r} is given by place and by name; {told(specs)}")
+        raise ValueError(f"input {twice[0]!r} is given by position and by name; {told(specs)}")
     return ordered(specs, {**placed, **named})
 
 

@@ -30,7 +30,7 @@ Compiled = Artifact | ProgramArtifact | VariantsArtifact | SeveralArtifact
 UNEVEN = "uneven_time"
 """The entry of metadata with the nodes whose time depends on data, as texts (see `passes.even_time`)."""
 MOST_NAMED = 20
-"""Nodes that a warning names at most."""
+"""Most nodes that a warning names, so that it stays readable."""
 
 
 def warn_of_time(metadata: Mapping[str, Any]) -> None:

@@ -67,7 +67,9 @@ def decrypted(path: str | os.PathLike[str], file: BinaryIO, key: str | os.PathLi
         raise ArtifactError(f"{path}: is cut short")
     _, version, nonce, tag = PREFIX.unpack(prefix)
     if version != VERSION:
-        raise ArtifactError(f"{path}: is encrypted in format {version}, this program reads {VERSION}")
+        raise ArtifactError(
+            f"{path}: is encrypted in format {version}, and this program reads {VERSION}: encrypt it again"
+        )
     from cryptography.exceptions import InvalidTag
 
     cipher = _cipher(secret, nonce, tag).decryptor()

@@ -110,7 +110,7 @@ class ProgramArtifact:
                 file, header["parts"], end, lambda at: Artifact.read_from(file, path, at, pool)
             )
             if file.tell() != end:
-                raise damaged(path, f"{end} bytes where {file.tell()} belong")
+                raise damaged(path, f"it has {end} bytes, and should have {file.tell()}")
             constants = {n: _decoded(v) for n, v in header["constants"].items()}
             program = replace(parse_program(header["program"]), constants=constants)
             verify_program(program, [p.plan for p in parts])

@@ -202,7 +202,7 @@ def read_pooled(
         pool = Constants(path, mapped(file, end - size, end))
         parts = read_bodies(file, lines, end - size, lambda at: _read_part(file, path, at, pool))
         if placed(file.tell()) + size != end:
-            raise damaged(path, f"{end} bytes where {placed(file.tell()) + size} belong")
+            raise damaged(path, f"it has {end} bytes, and should have {placed(file.tell()) + size}")
         pool.start()
         return header, tuple(parts), digest
 

@@ -84,8 +84,8 @@ def test_inputs_go_by_place_by_name_or_both(made: Callable[[], Any]) -> None:
         np.testing.assert_array_equal(given, X - Y)
     for place, name, said in (
         ((X,), {"z": Y}, r"missing input 'y', no input is named 'z'"),
-        ((X, Y), {"y": Y}, "input 'y' is given by place and by name"),
-        ((X,), {"first.in": X}, "input 'first.in' is given by place and by name"),
+        ((X, Y), {"y": Y}, "input 'y' is given by position and by name"),
+        ((X,), {"first.in": X}, "input 'first.in' is given by position and by name"),
         ((X, Y, X), {"y": Y}, "expected 2 inputs, got 4"),
         ((), {"y": Y, "first_in": X}, "no input is named 'first_in' .did you mean 'first.in'"),
     ):

@@ -113,7 +113,7 @@ def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(ArtifactError, match="is cut short"):
         jangin.load(path, key=key)
     path.write_bytes(whole[:8] + b"\2" + whole[9:])
-    with pytest.raises(ArtifactError, match="is encrypted in format 2, this program reads 1"):
+    with pytest.raises(ArtifactError, match="is encrypted in format 2, and this program reads 1"):
         jangin.load(path, key=key)
 
 
