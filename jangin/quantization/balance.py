@@ -16,7 +16,8 @@ from jangin.ops.editor import Editor
 from jangin.quantization.parts import Part, find_parts
 
 TIMES = 10
-"""The most passes over the pairs of layers. Each pair's scales change those of its neighbours."""
+"""Most passes over the pairs of layers. Each pair's scales change those of its neighbours, by less in each
+pass."""
 CLOSE = 1e-3
 
 

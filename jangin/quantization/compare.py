@@ -151,7 +151,7 @@ def _alike(one: Side, other: Side) -> None:
         )
     for x, y in zip(one.inputs, other.inputs, strict=True):
         if len(x.shape) != len(y.shape) or x.dtype != y.dtype:
-            raise ValueError(f"input {x} of the one model is {y} of the other")
+            raise ValueError(f"input {x} of the first model is {y} in the second")
 
 
 def difference(name: str, source: str, a: Array, b: Array) -> Difference:

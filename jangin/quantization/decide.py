@@ -96,7 +96,7 @@ def owned(
     Raises CompileError for a model that isn't one plan."""
     plan = exe.variant(feeds) if isinstance(exe, VariantsExecutable) else exe
     if not isinstance(plan, Executable):
-        raise CompileError("the times of parts can be measured of models that are one plan")
+        raise CompileError("the times of parts can be measured only for models that are one plan")
     least: dict[int, float] = {}
     sources: dict[int, Sources] = {}
     for _ in range(rounds):

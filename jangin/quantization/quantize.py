@@ -131,14 +131,14 @@ def _check(
     if smooth is not None and not 0 <= smooth <= 1:
         raise ValueError(f"a smoothing of {smooth} isn't from 0 to 1")
     if smooth is not None and kind not in ("int8", AUTO):
-        raise ValueError(f"what int8 rounds is smoothed, and the numbers are {kind}: leave smooth out")
+        raise ValueError(f"smooth is for the kind int8, and the kind is {kind}: leave smooth out")
     if block < 1:
-        raise ValueError(f"blocks of {block} weights: there is at least 1")
+        raise ValueError(f"a block must have at least 1 weight, not {block}")
     if limit is not None and limit < 1:
         raise ValueError(f"a limit of {limit} runs leaves no data to calibrate with")
     if weight_bits is not None and weight_bits not in BITS:
-        raise ValueError(f"weights in int8 of {weight_bits} bits: there are those of 7 and of 8")
+        raise ValueError(f"weights in int8 may have 7 or 8 bits, not {weight_bits}")
     if weight_bits is not None and kind not in ("int8", AUTO):
-        raise ValueError(f"the bits of weights in int8 are given, and the numbers are {kind}")
+        raise ValueError(f"weight_bits is for the kind int8, and the kind is {kind}")
     if drop is not None and not 0 <= drop < 1:
         raise ValueError(f"a drop of {drop} isn't from 0 to 1")

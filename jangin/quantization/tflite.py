@@ -26,7 +26,8 @@ from jangin.quantization.writer import Chosen, quantized_values
 LEAST_SWISH = -0.27847
 """The least value that x * sigmoid(x) takes."""
 BIAS = 1 << 30
-"""The largest absolute value of a bias, in units of both scales."""
+"""The largest absolute value of a bias, in units of both scales. It is half of int32's range, so that a sum
+of products can be added without overflow."""
 
 
 def written(
@@ -180,7 +181,7 @@ class _Writer(TfliteWriter):
             return plain
         chosen = self.chosen[node.name]
         if chosen.kind not in ("int8", "float16"):
-            raise CompileError(f"weights in {chosen.kind}, by blocks, are none of TFLite's")
+            raise CompileError(f"TFLite can't express weights in {chosen.kind}, by blocks")
         bias = plain.bias if chosen.bias is None else np.broadcast_to(chosen.bias, channels)
         data = part.with_weights(self.graph, chosen.weights)
         if chosen.scheme is None:

@@ -96,7 +96,7 @@ def test_replay_finds_a_changed_weight() -> None:
 
 def test_refused() -> None:
     model, data = convolutions(), pictures(1)
-    with pytest.raises(ValueError, match=r"input x .* of the one model is x"):
+    with pytest.raises(ValueError, match=r"input x .* of the first model is x"):
         jangin.compare(model, products(), data)
     with pytest.raises(ValueError, match="unknown engine 'tvm'; known: jangin, onnxruntime"):
         jangin.compare(model, model, data, engines=("jangin", "tvm"))

@@ -191,14 +191,14 @@ def test_wrong_options() -> None:
         ({"kind": "int3"}, "'int3' is no kind of numbers; there are int8"),
         ({"method": "best"}, "method 'best' is unknown; known: minmax"),
         ({"drop": 1.5}, "a drop of 1.5 isn't from 0 to 1"),
-        ({"weight_bits": 6}, "weights in int8 of 6 bits: there are those of 7 and of 8"),
-        ({"kind": "float16", "weight_bits": 7}, "weights in int8 are given, and the numbers are float16"),
+        ({"weight_bits": 6}, "weights in int8 may have 7 or 8 bits, not 6"),
+        ({"kind": "float16", "weight_bits": 7}, "weight_bits is for the kind int8, and the kind is float16"),
         ({"labels": [1, 2, 3]}, "there are 2 runs"),
         ({"labels": [0.5, 1.5]}, "labels are float64"),
         ({"labels": [3, 11]}, "a label of 11, and the model's classes are 0 to 10"),
         ({"labels": [-1, 3]}, "a label of -1, and the model's classes"),
-        ({"kind": "float16", "smooth": 0.5}, "int8 rounds is smoothed, and the numbers are float16"),
-        ({"kind": "int4", "block": 0}, "blocks of 0 weights: there is at least 1"),
+        ({"kind": "float16", "smooth": 0.5}, "smooth is for the kind int8, and the kind is float16"),
+        ({"kind": "int4", "block": 0}, "a block must have at least 1 weight, not 0"),
         ({"limit": 0}, "a limit of 0 runs leaves no data"),
     ):
         with pytest.raises(ValueError, match=message):
