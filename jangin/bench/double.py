@@ -91,7 +91,7 @@ def doubled(model: ModelProto) -> ModelProto:
     """Return the model with all floats in float64. Raises ValueError for models that hold their own
     functions."""
     if model.functions:
-        raise ValueError("a model with functions of its own")
+        raise ValueError("models with functions of their own are not supported")
     copy = ModelProto()
     copy.CopyFrom(model)
     _double(copy.graph)

@@ -103,7 +103,7 @@ def _with_library(job: Job) -> Engine:
         raise ModuleNotFoundError(absent(job.engine))
     engine = _jangin(replace(job, compiling=Job.packed(job.options.but(libraries=job.engine))))
     if engine.libraries != (job.engine,):
-        raise ValueError(f"{TITLES[job.engine]} can compute no product of this model")
+        raise ValueError(f"{TITLES[job.engine]} can compute none of this model's products")
     return engine
 
 

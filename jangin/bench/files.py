@@ -37,7 +37,7 @@ def file_for(
         if beside is None:
             kind = "an exported program" if wanted == ".pt2" else "a language model"
             raise Unprepared(
-                f"it takes {kind} ({wanted}), which can't be made of another format: put "
+                f"{engine} takes {kind} ({wanted}), which can't be made of another format: put "
                 f"{model.stem}{wanted} beside the model"
             )
         return beside, f"from {beside.name}, beside the model"

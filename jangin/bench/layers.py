@@ -21,7 +21,8 @@ from jangin.runtime.executable import Executable
 from jangin.runtime.profile import WARM_UP, Launches
 
 SECONDS = 2.0
-"""Seconds of measuring one model, about half of them kernel by kernel."""
+"""Seconds for which one model is measured, about half of them kernel by kernel. Medians of shorter
+measurements differ from run to run."""
 TURN = 4
 """Runs of the whole model in one turn. The kernels, timed one by one, then run as often."""
 FEWEST = 10

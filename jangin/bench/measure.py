@@ -36,7 +36,8 @@ CALIBRATION_SECONDS = 0.004
 SLOW = 0.8
 """A turn counts if the core ran at this share or more of its fastest measured speed."""
 CROWDED = 0.1
-"""A turn counts if other processes kept at most this many cores busy during it."""
+"""A turn counts if other processes kept at most this many cores busy during it. An engine that shares its
+cores is measured too slow."""
 SETTLE_SECONDS, SETTLE_TRIES = 0.03, 30
 """An engine is at rest if its process uses no processor time for this many seconds. The second number is the
 most times that this is checked."""

@@ -43,10 +43,10 @@ def ncnn(job: Job, *, vulkan: bool = False) -> Engine:
         sizes = ",".join(f"{list(a.shape)}{_suffix(a)}".replace(" ", "") for a in feeds.values())
         _convert([str(tool), "model.onnx", "fp16=0", f"inputshape={sizes}"], folder)
         if not (folder / "model_ncnn.py").is_file():
-            raise ValueError("pnnx made no ncnn model of it")
+            raise ValueError("pnnx couldn't convert the model to ncnn's format")
         names = (folder / "model_ncnn.py").read_text()
         if net.load_param(str(folder / "model.ncnn.param")) or net.load_model(str(folder / "model.ncnn.bin")):
-            raise ValueError("ncnn could not load what pnnx made: a layer it doesn't have")
+            raise ValueError("ncnn could not load the converted model: it lacks a layer")
     inputs = re.findall(r'ex\.input\("(\w+)", ncnn\.Mat\(\w+\.numpy\(\)(, batch_index=0)?\)', names)
     outputs = re.findall(r'ex\.extract\("(\w+)"\)', names)
     mats = [
@@ -114,7 +114,7 @@ def mnn(job: Job) -> Engine:
         results = module.forward(variables)
         outputs = results if isinstance(results, list) else [results]
         if len(outputs) != len(job.outputs):
-            raise ValueError("MNN could not compute the model: an operator or a type it doesn't have")
+            raise ValueError("MNN could not compute the model: it lacks an operator or a type")
         return {name: np.array(r.read()) for name, r in zip(job.outputs, outputs, strict=True)}
 
     return Engine(call, MNN.version(), seconds)

@@ -28,8 +28,8 @@ from jangin.targets import resolve
 Event = dict[str, Any]
 
 PIECES = 4096
-"""The most pieces of one kernel that are recorded. A piece is the consecutive tasks that a thread runs at
-once."""
+"""The most pieces of one kernel that a trace records, so that viewers can open the file. A piece is the
+consecutive tasks that a thread runs at once."""
 _WORDS = 5
 """The 64-bit words recorded for a piece: its begin and end (nanoseconds), its first task, the task after its
 last, and its thread's scratch."""

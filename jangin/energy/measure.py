@@ -18,13 +18,15 @@ DOUBT = 0.02
 HEADROOM = 1.1
 """Windows are longer than needed by this factor, because a call may take a little less than before."""
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
-"""The shortest and the longest window."""
+"""The shortest and the longest window, in seconds. A shorter one has few updates of most sensors, and a
+longer one makes users wait."""
 WINDOWS = 5
-"""Windows of one figure. Their quartiles are its spread."""
+"""The number of windows for one figure. Five are the fewest with quartiles between the extremes. The
+quartiles are the figure's spread."""
 REPEATS = 10
 """The most windows that are repeated because samples were missing."""
 POINTS = 200
-"""The most points of a curve of power over time."""
+"""The most points of a curve of power over time, so that a report of many engines stays small."""
 
 UNSEEN = "the meter doesn't show the marked load, so its clock is taken as it is"
 

@@ -21,7 +21,7 @@ PLUGS: Sequence[tuple[str, tuple[str | int, ...]]] = (
 PLUG_INTERVAL, PLUG_PERIOD, PLUG_DIGIT = 0.25, 1.0, 0.1
 """Seconds between two requests, seconds between two updates of a plug, and the last digit of its watts."""
 PATIENCE = 5.0
-"""Seconds that a plug may take to answer."""
+"""The seconds that a plug may take to answer. A plug on a weak wireless network answers late."""
 POWERMETRICS = ("powermetrics", "--samplers", "cpu_power", "-i", "100")
 """The command that prints the power of a Mac's chip ten times a second. Only root may run it."""
 COMBINED = re.compile(r"Combined Power[^:]*:\s*([0-9.]+)\s*mW")

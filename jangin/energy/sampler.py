@@ -29,7 +29,8 @@ from jangin.runtime.system.usage import busy_seconds
 from jangin.runtime.system.watching import end_with
 
 START_SECONDS = 30.0
-"""The longest time that the sampler may take to start."""
+"""The most seconds that the sampler may take to start. It imports Python's packages, which takes long on a
+small board."""
 LATE_SECONDS = 20.0
 """A source that gives no sample for so long has died. Wall meters give one in ten seconds or less."""
 LOOK_SECONDS = 0.02

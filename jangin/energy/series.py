@@ -14,7 +14,8 @@ LEAST_GAP = 0.2
 """Samples that are less than these seconds apart have no gap between them, because a busy machine may delay a
 reading so long."""
 GAP = 3.0
-"""Samples have a gap between them if they are this many times as far apart as usual."""
+"""Samples are missing between two samples if these are this many times as far apart as usual. Smaller
+distances come from late readings."""
 UNSEEN = 60.0
 """A counter may have started again more than once, unseen, if it wasn't read for more seconds than this.
 RAPL's smallest range lasts so long at 1 kW."""

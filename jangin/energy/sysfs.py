@@ -17,7 +17,7 @@ Found = tuple[list[Source], list[str]]
 RAPL_INTERVAL, RAPL_PERIOD = 0.01, 0.001
 """Seconds between two readings of RAPL's counters, and between two updates of them by the processor."""
 HWMON_INTERVAL = 0.05
-"""Seconds between two readings of a sensor on a board's bus."""
+"""Seconds between two readings of a sensor on a board's bus, which each reading occupies."""
 BATTERY_INTERVAL, BATTERY_PERIOD = 1.0, 5.0
 """Seconds between two readings of a battery, and a usual time between two updates by its controller."""
 TOTALS = ("VDD_IN", "POM_5V_IN")

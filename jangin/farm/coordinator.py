@@ -21,21 +21,26 @@ from jangin.farm.jobs import Event, Job, Votes
 from jangin.ir.records import dataclass
 
 EACH = 10
-"""Every so many jobs of a device, another device repeats one."""
+"""One of this many jobs of a device is repeated by another device. More checks would cost measuring time, and
+fewer would find a wrong device late."""
 STRIKES = 2
-"""A device that is outvoted so often is left out."""
+"""A device is left out when it has been outvoted this many times. The first time may be chance."""
 DEATHS = 3
-"""A device that has died, hung or failed so often is left out."""
+"""A device is left out when it has died, hung or failed this many times. Each time costs up to the time limit
+of a job."""
 TRIES = 2
-"""Devices that may die or hang by a job before its candidates are tried one by one, or given up."""
+"""Devices that may die or hang while they do a job. Then the job's candidates are tried one by one, and a
+single candidate is given up. One death may be the device's own."""
 THROTTLED = 1.2
 """A device is throttled if the loop beside a race takes this factor of its usual time, the median."""
 HOT = 5
-"""A device that is throttled so often in a row is left out."""
+"""A device is left out when it is throttled in this many jobs in a row, because its rests don't cool it
+enough."""
 REST = 1.0
 """Seconds for which a throttled device rests at first. Each further rest takes twice as long."""
 NEWS = 20.0
-"""The longest wait for news, in seconds."""
+"""The longest time, in seconds, for which the coordinator waits until a job ends. Then it looks for hung
+devices."""
 POLL = 1.0
 """Seconds between two looks at the list of devices. Devices that have answered get new work at once."""
 FRUITLESS = 0.5

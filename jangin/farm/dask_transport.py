@@ -20,7 +20,7 @@ FRESH = 1.0
 PATIENCE = 120.0
 """Seconds to wait for a scheduler that is gone, for a first device, or for a device's word on itself."""
 CONNECT = 10.0
-"""Seconds of one try to reach the scheduler."""
+"""The seconds that one attempt to reach the scheduler may take."""
 
 
 def _check(address: str) -> None:

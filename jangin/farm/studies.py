@@ -23,7 +23,8 @@ from jangin.study.run import Progress, run
 from jangin.study.settings import ROWS, Settings, open_folder
 
 TRIES = 2
-"""Devices that may die by a group of rows before its rows say so."""
+"""The devices that may die while they measure a group of rows. After that the rows have this problem, because
+the group itself seems to be the cause."""
 
 
 @dataclass(frozen=True)

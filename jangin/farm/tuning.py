@@ -27,7 +27,8 @@ from jangin.tune.tuner import BATCH, Outcome, Tuned
 LIMIT = 300.0
 """Seconds after which a device hangs that does one race. Compiling candidates takes most of it on a board."""
 KEEP = 10.0
-"""Seconds between two times at which findings are stored."""
+"""Seconds between two times at which findings are stored. An interruption loses at most the findings of this
+time."""
 
 Tell = Callable[[float, float, str], object]
 

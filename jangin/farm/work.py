@@ -23,7 +23,8 @@ from jangin.tune.tuner import TuningKernel, TuningModel, sizes_of
 CONTEXT = b"Jangin measurement, signature 1\0"
 """Bytes that are signed before an answer, so that a signature made for another purpose isn't valid for it."""
 LOOP = 50_000
-"""The turns of the loop beside each race: about 2 ms."""
+"""The iterations of the calibration loop beside each race. They take about 2 ms, much longer than the clock's
+steps and much less than a race."""
 LOOPS = 16
 """The loop is timed so often. The best time counts, so that other work isn't taken for heat."""
 

@@ -69,7 +69,7 @@ class Host:
                 f"--host {address!r} is not understood: write ssh://board or ssh://user@board:2222"
             )
         if shutil.which("ssh") is None:
-            raise HostError("ssh is not installed, which --host needs")
+            raise HostError("--host needs ssh, which is not installed")
         self.address = address
         name = f"{parts.username}@{parts.hostname}" if parts.username else str(parts.hostname)
         options = [word for key, value in OPTIONS.items() for word in ("-o", f"{key}={value}")]
@@ -109,7 +109,9 @@ class Host:
         try:
             answers: Mapping[str, str] = json.loads(self._run(ABOUT))
         except ValueError:
-            raise HostError(f"{self.address} answers something else than Python does") from None
+            raise HostError(
+                f"{self.address} doesn't answer as Python does: does its login shell print something?"
+            ) from None
         return answers
 
     def _run(self, code: str, data: bytes = b"") -> str:

@@ -172,7 +172,7 @@ class Models:
                 raise Unprepared(f"the model's batch is fixed at {first}")
             return sizes
         if not isinstance(first, Var):
-            raise Unprepared(f"its first size is {first}: name the batch, --batch NAME={batch}")
+            raise Unprepared(f"the model's first size is {first}: name the batch, --batch NAME={batch}")
         if first.name not in known:
             free = ", ".join(sorted(known)) or "none"
             raise Unprepared(f"the model has no size {first.name!r}; its free sizes are {free}")
@@ -198,7 +198,7 @@ class Models:
                 return load(paired(model, how.weights), sizes, how.formats).graph
         except (CompileError, ValueError, OSError, ModuleNotFoundError) as error:
             told = " ".join(str(error).split())[:500]
-            raise Unprepared(f"Jangin can't read it, so its inputs aren't known: {told}") from None
+            raise Unprepared(f"Jangin can't read the model, so its inputs aren't known: {told}") from None
 
     def _quantized(self, group: Group, ending: str) -> tuple[Path, str]:
         model, data = self.settings.model(group.model), self.settings.data

@@ -15,7 +15,8 @@ REST_SECONDS = 2.0
 SETTLE_SECONDS = 0.3
 """Seconds after which the threads of a pool have stopped to wait for work actively."""
 ROUNDS = 5
-"""The rounds of a comparison by joules. Each measures every call once, for a second or longer."""
+"""The number of rounds in a comparison by joules. Each round measures every call once, for a second or
+longer. Five are the fewest whose median ignores two disturbed rounds."""
 LEAST = 1e-12
 """Figures aren't less than this, so that they have ratios. Work that adds nothing to the power at rest has a
 figure of about 0."""

@@ -30,7 +30,8 @@ from jangin.tune.joules import Cost
 LIMIT = 20_000
 """The most kernels that are kept. The latest findings stay."""
 WAIT = 30.0
-"""Seconds to wait for another process's write."""
+"""Seconds to wait until another process has finished its write. A write takes milliseconds, but a busy disk
+may take seconds."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kernels (
     place TEXT NOT NULL, kernel TEXT NOT NULL, template TEXT NOT NULL, params TEXT NOT NULL,

@@ -43,9 +43,11 @@ from jangin.tune.store import Finding
 Progress = Callable[[float, float, str], None]
 
 BATCH = 6
-"""The most candidates that race the best known one together."""
+"""The most candidates that race the best known one together. They are compiled into one plan, whose
+compilation would delay the first result if there were more."""
 SCREEN_SECONDS = 0.2
-"""Seconds of the race that finds the two quickest candidates of a batch."""
+"""Seconds of the race that finds the two quickest candidates of a batch. It needn't be exact, because those
+two race again."""
 RACE_SECONDS = 0.4
 """Seconds of the race between the two quickest candidates of a batch and the best known one."""
 MARGIN = 0.99
@@ -56,7 +58,8 @@ HOPELESS = 1.6
 FRUITLESS = 0.5
 """A kernel's expected gain is multiplied by this factor after each race that has no new winner."""
 FINAL_SECONDS = 3.0
-"""The least seconds for which whole runs of the tuned and the untuned model are compared."""
+"""The least seconds for which whole runs of the tuned and of the untuned model are compared. It is longer
+than a race, because the result decides about all kernels."""
 FINAL_ROUNDS = 12
 """The least number of rounds in this comparison. Each round runs both models."""
 

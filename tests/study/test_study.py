@@ -354,7 +354,7 @@ def test_a_model_that_cannot_be_read_is_told_in_each_row(study: Study, model: Pa
     rows = study("good", "slow")
     assert len(rows) == 2
     for row in rows.values():
-        assert row.problem.startswith("Jangin can't read it, so its inputs aren't known: ")
+        assert row.problem.startswith("Jangin can't read the model, so its inputs aren't known: ")
 
 
 @pytest.mark.sampled(2)
