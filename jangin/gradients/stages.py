@@ -81,7 +81,7 @@ class StageAdjoints:
     def _stage(self, stage: Stage, g: Tensor) -> None:
         self.known[G] = g
         if stage.at:
-            raise CompileError("the gradient of a result that lies inside another is not known")
+            raise CompileError("the gradient of a result that is written into a part of another is not known")
         point = tuple(a.var for a in stage.axes)
         seed: Expr = Load(Buffer(G, g.dtype, g.shape), point)
         if not stage.reduce_axes:

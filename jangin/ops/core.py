@@ -421,7 +421,7 @@ def _gather_te(ins: Sequence[Buffer], out: Buffer, attrs: Gather) -> tuple[Stage
 def _index_check_infer(ins: Sequence[Value], attrs: IndexCheck) -> Typed:
     _, shape = typed(ins[0])
     if len(attrs.sizes) > 1 and (not shape or shape[-1] != const(len(attrs.sizes))):
-        raise CompileError(f"index tuples {ins[0]} for {len(attrs.sizes)} axes")
+        raise CompileError(f"index tuples {ins[0]} don't fit {len(attrs.sizes)} axes")
     return I64, ()
 
 

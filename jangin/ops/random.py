@@ -22,7 +22,8 @@ from jangin.ops.values import Tensor
 WORDS = 624
 """Words of the generator's state."""
 MIDDLE = 397
-"""Distance between a word and the later word that it is mixed with."""
+"""The distance between a word of the state and the later word that it is mixed with (m of MT19937, Matsumoto
+& Nishimura 1998)."""
 
 
 def _word(value: int) -> Expr:

@@ -152,7 +152,7 @@ def roi_align(
     a region is at least one entry large.
     """
     if samples > MAX_SAMPLES:
-        raise CompileError(f"a grid of {samples} samples a side, of which there may be {MAX_SAMPLES}")
+        raise CompileError(f"a grid has {samples} samples a side, and may have at most {MAX_SAMPLES}")
     height, width = x.shape[2:]
     shape = (rois.shape[0], x.shape[1], *map(const, size))
     if b.whole:

@@ -33,7 +33,8 @@ def combined(reduction: str, old: Expr, new: Expr) -> Expr:
 
 
 LANES = 16
-"""Elements that are copied together. Targets with shorter vectors take several."""
+"""Elements that are copied by one vector loop's iteration, as many f32 as AVX-512 has. Targets with shorter
+vectors take several instructions."""
 
 
 def _by_vectors(b: Builder, shape: Shape, prefix: str, each: Callable[[tuple[Expr, ...]], Stmt]) -> Stmt:

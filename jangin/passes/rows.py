@@ -55,7 +55,7 @@ def _check(graph: Graph, rows: Var) -> None:
     for name in graph.inputs:
         if _mentions(graph.shape(name), rows):
             if graph.shape(name)[0] != rows or _mentions(graph.shape(name)[1:], rows):
-                raise Mixed(f"input {name!r} has {rows} not as its first size alone")
+                raise Mixed(f"input {name!r} has the batch {rows} in another size than its first")
             held[name] = 0, const(1)
     for node in graph.nodes:
         layout = _of_node(graph, node, held, rows)
@@ -63,7 +63,7 @@ def _check(graph: Graph, rows: Var) -> None:
             held[node.outputs[0]] = layout
     for name in graph.outputs:
         if held.get(name) != (0, const(1)):
-            raise Mixed(f"output {name!r} has no row for each of {rows}")
+            raise Mixed(f"output {name!r} doesn't have one row for each of the batch {rows}")
 
 
 def _of_node(graph: Graph, node: Node, held: dict[str, Held], rows: Var) -> Held | None:
@@ -134,7 +134,7 @@ def _factor(size: Expr, rows: Var, where: str) -> Expr:
     if the size isn't a multiple of the rows."""
     ratio = linear(size, rows)
     if ratio is None or ratio[1] != const(0) or rows in free_vars(ratio[0]):
-        raise Mixed(f"{where} makes an axis of {size} elements")
+        raise Mixed(f"{where} makes an axis of {size} elements, which isn't a multiple of the batch")
     return ratio[0]
 
 

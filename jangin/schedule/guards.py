@@ -160,7 +160,7 @@ def begin_with(func: Func, acc: str, buffer: str) -> Func:
 
     body = go(func.body)
     if len(begins) != 1:
-        raise ScheduleError(f"{func.name}: {buffer} is added to {acc} {len(begins)} times")
+        raise ScheduleError(f"{func.name}: {buffer} is added to {acc} {len(begins)} times, and must be once")
     return func.with_body(body)
 
 

@@ -208,7 +208,7 @@ def alone(func: Func, buffer: str, name: str, threads: int) -> Func:
     the first thread runs it."""
     stores = [s for s in statements(func.body) if isinstance(s, Store) and s.buffer.name == buffer]
     if len(stores) != 1 or threads < 1:
-        raise ScheduleError(f"{func.name}: {len(stores)} statements store to {buffer}")
+        raise ScheduleError(f"{func.name}: {len(stores)} statements store to {buffer}, and one must")
     var = Var(name)
 
     def go(s: Stmt) -> Stmt:
@@ -293,7 +293,7 @@ def pad_terms(func: Func, acc: str) -> Func:
                 raise ScheduleError(f"{func.name}: {acc} is no sum")
             term = _padded(e.b, s.cond)
             if term is None:
-                raise ScheduleError(f"{func.name}: {e.b} isn't 0 where its loads are")
+                raise ScheduleError(f"{func.name}: {e.b} isn't 0 if the values that it loads are 0")
             return replace(update, value=e.a + term)
         return map_children(s, go)
 

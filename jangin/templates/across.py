@@ -29,13 +29,16 @@ LANES = 16, 8, 4
 RESTS = "t", "tt", "ttt"
 """The endings of the loops' copies for the terms that fill no vector, with fewer lanes each."""
 SHORT = 4
-"""Most vectors of terms that are unrolled."""
+"""Most vectors of terms that are unrolled. A loop of more vectors costs little beside its work, and copies
+would fill the flash memory."""
 MOST_COLUMNS = 5
 """Most columns of a tile whose width isn't that of a vector of sums."""
 WRITTEN = 5
-"""Number of instructions that round a sum and write it, in a vector with others."""
+"""Number of instructions that round a sum and write it, in a vector with others. Estimates of tiles add
+them."""
 TILE_INSTRUCTIONS = 20
-"""Number of instructions that begin and end a tile."""
+"""Number of instructions that begin and end a tile: addresses, loops and branches. Estimates of tiles add
+them."""
 
 
 def sums_across(workload: Workload, stage: te.Stage) -> bool:

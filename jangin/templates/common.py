@@ -26,12 +26,12 @@ LONG_SUM = 64
 """Most terms that a sum adds one after the other. Its inner loops may add four times as many. Rounding errors
 grow with the number of terms."""
 LEAST_PART = 8
-"""Fewest terms of a partial sum."""
+"""Fewest terms of a partial sum. With fewer, adding the parts would take longer than their terms."""
 UNROLLED = 10
 """Most taps of a window, or words of its rows, that are all unrolled. In a larger window, only the taps along
 the row are unrolled."""
 LONGEST_ROW = 16
-"""Most taps along a row that are unrolled."""
+"""Most taps along a row that are unrolled. Longer rows stay a loop, which keeps the code small."""
 
 
 def flat_index(buffer: Buffer, index: Sequence[Expr], ranges: Ranges) -> Expr:

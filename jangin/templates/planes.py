@@ -28,16 +28,19 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 MOST_VECTORS = 6
-"""Most vectors of a row's pixels in one tile."""
+"""Most vectors of a row's pixels in one tile. With more, too few registers are left for several output
+channels."""
 MOST_OUTPUTS = 8
-"""Most output channels of one tile."""
+"""Most output channels of one tile. Each takes an accumulator for each vector of pixels, and a weight for
+each tap."""
 MOST_ACCUMULATORS = 12
-"""Most accumulators of one tile: vectors times output channels."""
+"""Most accumulators of one tile: vectors times output channels. AVX2 has 16 registers, and pixels and weights
+need the others."""
 FEW = 4
 """Most input or output channels in each group of a convolution for this template. With more of both, a
 product in channels-last layout is quicker. The same is true if many outputs read strided rows."""
 MASKED = 2.0
-"""Factor on the time of a tile at a row's end."""
+"""Factor on the time of a tile at a row's end, whose code tests each position for padding."""
 
 
 def match(workload: Workload) -> Planes | None:

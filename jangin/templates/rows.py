@@ -39,7 +39,8 @@ SHORT_STAGES = 4
 """Most vectors of a row for kernels of several stages, whose rows are then reduced side by side. The limit is
 higher than `SHORT` because each reduction has a remainder."""
 ROWS_AT_ONCE = 1024
-"""Rows of a task that reduces rows side by side."""
+"""Rows of a task that reduces rows side by side. Short rows in this number are enough work for a task, and
+their data stay in the L2 cache."""
 STAGED_ROWS = 256
 """Rows of a task whose stages each go through all of the task's rows."""
 IN_PAIRS = 8
@@ -47,9 +48,11 @@ IN_PAIRS = 8
 FEWEST_PAIRED = 4
 """Fewest remaining terms that are added in pairs, if their number isn't known."""
 CHEAP = 4.0
-"""Most vector instructions of a term that is unrolled for pairs."""
+"""Most vector instructions of a term that is unrolled for pairs. For dearer terms the additions aren't what
+limits the speed."""
 COMBINE = 15.0
-"""Cycles to start a vector of partial sums and to add it to the others at the end."""
+"""Cycles to start a vector of partial sums and to add it to the others at the end. Estimates weigh them
+against the additions that overlap."""
 
 
 def match(workload: Workload) -> Rows:

@@ -24,9 +24,9 @@ from jangin.templates.window import Window
 SHARED = ("r0", "r1")
 """The loops over images and over blocks of rows."""
 WAYS = 2
-"""Candidates of each of the two convolutions that are tried."""
+"""Candidates of each of the two convolutions that are combined, because tuning tries all combinations."""
 BLOCKS = 4
-"""Sizes of a block of rows that are tried."""
+"""Sizes of a block of rows that are tried, because tuning tries each with all combinations of candidates."""
 
 
 def match(workload: Workload) -> Separable | None:

@@ -40,9 +40,10 @@ CONFIGURED = 210
 QUICKER = 8
 """Multiply-adds of words that matrix registers make in the time of one by vectors."""
 LINE = 64
-"""Bytes of a cache line."""
+"""Bytes of a cache line on all processors with matrix registers."""
 MOST = 4
-"""Most tiles that are tried."""
+"""Most tiles for which candidates are made, the quickest by estimate. Tuning compiles and times each
+candidate."""
 COPIED = 0.125
 """Cycles to pack a word of the rows."""
 ROWS = "mio", "mii"

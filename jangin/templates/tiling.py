@@ -48,13 +48,15 @@ AHEAD = 8192
 COLUMNS = "columns"
 """The name of the loop over columns of several axes."""
 DEEP_SUM = 512
-"""Fewest terms of a sum that is made in parts, if its loops allow."""
+"""Fewest terms of a sum that is made in parts, if its loops allow. Rounding errors of shorter sums are
+small."""
 DEEP_PART = 64
-"""Fewest terms of a part of a sum that is made in parts."""
+"""Fewest terms of a part of a sum that is made in parts. With fewer, leaving the inner loop costs a
+noticeable share of the time."""
 LONGEST_SUM = 8192
 """Terms of one loop from which on it is split for partial sums. Leaving the inner loop costs nothing then."""
 LONG_PART = 1024
-"""Most terms of a part of such a loop."""
+"""Most terms of a part, if a single loop of very many terms is split for it."""
 
 
 class Tiler:

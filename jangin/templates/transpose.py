@@ -28,13 +28,13 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 LINE = 64
-"""Bytes of a cache line."""
+"""Bytes of a cache line on all processors with this template."""
 TURN = 3.0
 """Instructions for each vector of a transposition: one for each doubling of the lanes."""
 MOVED = 2.0
 """Instructions that load and store a vector."""
 TILES = 4
-"""Tiles that are read from one row before the next."""
+"""Tiles that are read from one row before the next row. They fill whole cache lines."""
 TASK_ELEMENTS = 16384
 """Fewest elements of a task."""
 MOST_ELEMENTS = 2 * TASK_ELEMENTS

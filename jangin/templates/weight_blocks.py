@@ -36,13 +36,15 @@ from jangin.templates.tiling import Tiler
 WORD = 8
 """Weights in a word, or terms in one iteration of the loop over other weights."""
 FEW = 4
-"""Most rows for which weights are widened at their multiplication."""
+"""Most rows for which weights are widened at their multiplication. For more rows, a task widens its panel
+once and reads it again for each row tile."""
 TASK_WEIGHTS = 0.2e6
 """Weights that a task of a few rows should read."""
 
 
 SHORT = 16
-"""Most words of a block that are multiplied without a loop."""
+"""Most words of a block that are multiplied without a loop. A loop of more iterations costs little beside its
+work."""
 ADDED = 4.0
 """Instructions that add a block's sum to the f32 sums: conversion, two products, addition."""
 

@@ -52,7 +52,8 @@ RUNS_PER_THREAD = 4
 SPINS = 1500
 """Spin-loop pauses before a thread sleeps: 20 to 60 µs on x86 processors."""
 YIELDS = 16
-"""How often the caller yields its core to a worker before it sleeps."""
+"""How often a caller that waits yields its core to a worker before it sleeps. A worker may need that core to
+finish."""
 
 _POOL = {
     "callers": 0, "crowd": 4, "since": 8, "until": 16, "stop": 64, "sleepers": 68, "threads": 128,

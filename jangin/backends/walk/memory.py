@@ -16,7 +16,8 @@ from jangin.ir.expr import Binary, Buffer, Cast, Const, Expr, Load, const
 from jangin.ir.traversal import buffers_loaded, free_vars, substitute
 
 SHARED = 2
-"""Most lanes that may share an element of a row that is loaded for all of them."""
+"""Most lanes that may share an element of a row that is loaded for all of them. The row's mask is made by one
+shuffle for each of these lanes."""
 RUNS = 4
 """Most runs of lanes that share an element for which a load for each run is quicker than a gather."""
 

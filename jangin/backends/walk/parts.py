@@ -11,8 +11,8 @@ from jangin.ir.loop import OWN, Alloc, Block, Func, Stmt, statements, task_loops
 from jangin.targets.target import Target
 
 TILE = 8
-"""A nest has a register tile if one of its local arrays fills at least this part of the registers: one in
-`TILE`."""
+"""A nest has a register tile if a local array fills at least one part in `TILE` of the registers. Smaller
+arrays leave enough registers for hoisted constants."""
 
 
 def parts(func: Func, target: Target) -> list[Func]:
