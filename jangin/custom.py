@@ -78,7 +78,9 @@ def _recorded(
     results = tuple(map(b.materialize, lowered if isinstance(lowered, tuple) else (lowered,)))
     names = {x.name for x in tensors if x is not None}
     if same := [r for r in results if r.name in names or r.name in b.constants]:
-        raise CompileError(f"a result with a gradient of its own is an input or a constant: {same[0]}")
+        raise CompileError(
+            f"an operator with a gradient of its own must not return an input or a constant: {same[0]}"
+        )
     b.own_gradients.append(OwnGradient(tensors, results, partial(gradient, **attrs)))
     return results if isinstance(lowered, tuple) else results[0]
 

@@ -91,9 +91,9 @@ def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
     if isinstance(reader, GgufFormat):
         return (GgufFormat(kept or reader.cache, activations or reader.activations),)
     if kept:
-        raise ValueError(f"{model} is no GGUF file, whose keys and values --kv-cache is for")
+        raise ValueError(f"{model} is no GGUF file, and --kv-cache is for those alone")
     if not isinstance(reader, OnnxFormat):
-        raise ValueError(f"{model} is no GGUF or ONNX file, whose weights in blocks --activations is for")
+        raise ValueError(f"{model} is no GGUF or ONNX file, and --activations is for those alone")
     return (OnnxFormat(activations),)
 
 
@@ -316,11 +316,15 @@ def single_plan(exe: Runnable, model: Path, feeds: Mapping[str, Array]) -> Execu
     """Return the executable of the one plan that runs these inputs. Raises ValueError if the model is a
     program, has state, or is for several devices."""
     if isinstance(exe, StatefulExecutable):
-        raise ValueError(f"{model} keeps state from run to run; this is for models that don't")
+        raise ValueError(
+            f"{model} keeps state from run to run, and this command takes only models without state"
+        )
     if isinstance(exe, VariantsExecutable):
         exe = exe.variant(feeds)
     if isinstance(exe, SeveralExecutable):
-        raise ValueError(f"{model} is for several devices at once; this is for models that are for one")
+        raise ValueError(
+            f"{model} is for several devices at once, and this command takes only models for one"
+        )
     if isinstance(exe, ProgramExecutable):
         raise ValueError(
             f"{model} is a program of {len(exe.artifact.parts)} plans; this is for models that are one"

@@ -127,7 +127,7 @@ def _check(model: Path, made: Path, options: Options, exact: bool) -> None:
                     continue
                 differs = f"differs by up to {far:.2g}"
             raise CompileError(
-                f"read back, output '{spec.name}' {differs}: what the model computes can't be said exactly"
+                f"read back, output '{spec.name}' {differs}: the format can't express the model exactly"
             )
 
 

@@ -157,7 +157,9 @@ def _compiler(options: Options) -> AbstractContextManager[Apart | None]:
     options hold no code of the caller's. Raises ValueError for `isolated` with code of the caller's."""
     isolated = options.isolated
     if isolated and options.own:
-        raise ValueError("what is your own can't go to another process: leave isolated out")
+        raise ValueError(
+            "targets, formats and operators of your own can't go to another process: leave isolated out"
+        )
     if isolated is None:
         loaded = "jangin.compiler.pipeline" in sys.modules
         isolated = FORKS and not loaded and _has_interpreter() and not options.own

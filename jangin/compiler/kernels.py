@@ -55,7 +55,8 @@ FUNCTION_DIGITS = 24
 """A function's name contains this many hexadecimal digits of its kernel's identity, enough to be unique."""
 
 MANY = 4
-"""A size that is a sum of at most this many symbols stays as it is. A longer sum becomes one new symbol."""
+"""The most symbols in a sum that a kernel keeps as its size. A longer sum becomes one new symbol, so that
+kernels don't grow with the number of concatenated tensors."""
 
 STORE_SECONDS = 0.0038
 """Estimated seconds to make and compile a loop nest, for each of its stores. Measured on a Zen 3 processor:

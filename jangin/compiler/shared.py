@@ -30,7 +30,8 @@ LIMIT = 256 << 20
 """The most bytes of kernels and code in the file, some 15,000 kernels. The least recently used are
 deleted."""
 WAIT = 5.0
-"""Seconds to wait until another process has finished its write."""
+"""Seconds to wait until another process has finished its write. After that the kernels aren't shared, which
+costs only time."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kernels (
     key TEXT PRIMARY KEY, used REAL NOT NULL, bytes INTEGER NOT NULL, digest TEXT NOT NULL,

@@ -27,7 +27,9 @@ def draw(model: Path, settings: Settings, options: Options, after: str, output: 
     With `times`, the kernels are measured on this machine. Raises ValueError if the model then isn't one
     plan."""
     if after == "plan":
-        raise ValueError("a plan is no graph: --html shows what a pass leaves, the last is `in_place`")
+        raise ValueError(
+            "a plan is no graph: --html shows the graph after a pass, the last of which is `in_place`"
+        )
     with progress(settings) as tell:
         planned = plan_model(model, options, tell)
     graph = import_model(model, options, until=after) if after else typed(imported(model, options))

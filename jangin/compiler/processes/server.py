@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from jangin.compiler.request import Request
 
 IDLE = 30.0
-"""Seconds that the process waits for a request before it ends."""
+"""Seconds for which the process waits for a request before it ends. Its memory is then free for other
+programs."""
 KEPT = 64 << 20
 """The most bytes of kernels that the process keeps for the next models. The most recently used are kept."""
 
