@@ -51,7 +51,7 @@ LOWEST = -math.inf
 def online(func: Func, sums: Sequence[str], scores: Sequence[str]) -> Func:
     """Fuse a block of nests into an online softmax.
 
-    The nests make scores [rows, terms], each a sum of products; their softmax (maximum, powers, sum,
+    The nests make scores [rows, terms], each a sum of products; their softmax (maximum, exponentials, sum,
     weights); and sums weighted by it. Scores and sums have the same register tiles. A tile's loops are
     threads down, threads across, a thread's rows, and its columns. `sums` names the loops over their blocks
     of rows, over their tiles, and over the tiles of their terms. `scores` names the loops over blocks of
@@ -100,8 +100,8 @@ class _Reduction:
 
 @dataclass(frozen=True)
 class _Softmax:
-    """The nests between scores and sums. `local`: scores, maxima, powers, sums, and weights. `weight`: the
-    value of a weight."""
+    """The nests between scores and sums. `local` has the buffers of scores, maxima, exponentials, sums and
+    weights. `weight` is the value of a weight."""
 
     nests: tuple[Stmt, ...]
     norm: _Reduction
@@ -138,8 +138,8 @@ def _softmax(func: Func) -> _Softmax:
 
 
 def _or_zero(peak: Expr) -> Expr:
-    """Return the number that is subtracted before taking powers: a row's maximum, or 0 if all scores are the
-    lowest."""
+    """Return the number that is subtracted from scores before the exponential: a row's maximum, or 0 if all
+    scores are the lowest."""
     return select(eq(peak, const(LOWEST, peak.dtype)), const(0, peak.dtype), peak)
 
 
@@ -241,8 +241,8 @@ class _Online:
     """Makes the code for a block of rows, with these buffers.
 
     For each row of each thread, `gain` is the factor for its sums. `peak` is the row's running maximum, and
-    `total` the running sum of the thread's powers. For all threads of a row, `top` has the maxima of their
-    own scores, and `powers` the powers.
+    `total` the running sum of the thread's exponentials. For all threads of a row, `top` has the maxima of
+    their own scores, and `powers` the exponentials.
     """
 
     def __init__(self, soft: _Softmax, tile: _Tile) -> None:
@@ -310,8 +310,8 @@ class _Online:
         return body
 
     def _powers(self) -> Stmt:
-        """Return statements that compute the scores' powers, and the rows' new state. If all scores so far
-        are the lowest, powers are 0, as they would be with a greater maximum."""
+        """Return statements that compute the exponentials of the scores, and the rows' new state. If all
+        scores so far are the lowest, exponentials are 0, as they would be with a greater maximum."""
         most, total, one = self._accumulator(self.peak), self._accumulator(self.total), (const(0),)
         dtype, shift = self.zero.dtype, Var("power_shift", self.zero.dtype)
         thread, last = Var("power_thread"), self.loops[-1]
@@ -346,8 +346,8 @@ class _Online:
         return _put(begin, store, scaled)
 
     def _weighted(self) -> Stmt:
-        """Return statements that add the terms of a tile, with powers instead of weights. Powers beyond the
-        last term are 0."""
+        """Return statements that add the terms of a tile, with exponentials instead of weights. Exponentials
+        beyond the last term are 0."""
         weights, own = self.soft.local[-1].name, Load(self.powers, self.tile.read)
 
         def power(e: Expr) -> Expr | None:
