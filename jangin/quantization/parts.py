@@ -91,7 +91,7 @@ def prepared(graph: Graph) -> Graph:
 
 
 def find_parts(graph: Graph) -> list[Part]:
-    """Return the parts of a prepared graph, in order."""
+    """Return the quantizable parts of a graph that `prepared` returned, in the order of its nodes."""
     users = graph.consumers()
     return [_part(graph, node, users) for node in graph.nodes if _fits(graph, node)]
 
