@@ -260,8 +260,8 @@ class _Compiled:
         self.addresses = [args[i].data_ptr() for i in self.static]
 
     def _compiled(self, held: Mapping[str, torch.Tensor]) -> tuple[Run, list[int], Numbers]:
-        """Return three things: the function that computes the graph's results, the places of the inputs that
-        it takes, and the function for further numbers. These numbers come behind the inputs."""
+        """Compile the graph. Return the function that runs it, the positions of the inputs that it takes, and
+        a function that computes its further inputs. Those are numbers that PyTorch computes from sizes."""
         if not next(iter(reversed(self.graph.graph.nodes))).args[0]:
             return lambda _: (), [], lambda _: []
         self.sizes = Sizes({}, {}, self.env)
