@@ -116,7 +116,7 @@ def lstm_(c: Call) -> tuple[Tensor, ...]:
 def gru_(c: Call) -> tuple[Tensor, ...]:
     layer, count = _layer(c, 3, (("recurrent_activation", "sigmoid"), ("activation", "tanh")), GRU)
     if c.flag("reset_after"):
-        raise CompileError("reset_after is not supported, because MIL's definition of it contradicts that of the default")
+        raise CompileError("reset_after is not supported: MIL's definition contradicts the default's")
     y, *states = gru(c.b, layer, h=_state(c.b, c.optional("initial_h"), count), reset_after=True)
     return _given(c, y, states)
 
