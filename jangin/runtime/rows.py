@@ -186,7 +186,7 @@ def _fitted(spec: TensorSpec, given: Array, *count: int) -> Array:
     elif len(shape) != len(wanted) or any(
         isinstance(w, int) and w != n for w, n in zip(wanted, shape, strict=True)
     ):
-        raise ValueError(f"input {spec}: a row has the wrong shape {shape}")
+        raise ValueError(f"input {spec}: a row has shape {shape}, not that of the input's rows")
     with np.errstate(over="ignore", invalid="ignore"):
         cast = given.astype(spec.dtype)
     if spec.dtype.kind in "biu" and not np.array_equal(cast, given):

@@ -119,7 +119,7 @@ def in_result(func: Func, local: str) -> Func:
     own, rank = alloc.buffer, len(alloc.buffer.shape)
     fitting = (p for p in func.results if p.dtype is own.dtype and p.shape[-rank:] == own.shape)
     if (out := next(fitting, None)) is None:
-        raise ScheduleError(f"{func.name}: no result is made of {local}")
+        raise ScheduleError(f"{func.name}: no result has the dtype and shape of {local}")
     rows = {s.index[:-rank] for s in statements(alloc) if isinstance(s, Store) and s.buffer.name == out.name}
     if len(rows) != 1:
         raise ScheduleError(f"{func.name}: {local} is made for several parts of the result")

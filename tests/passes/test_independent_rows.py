@@ -69,7 +69,7 @@ TOGETHER = {
         "(mixes rows|row's number)",
     ),
     "running sum": ([node("CumSum", "x", "zero")], ["batch", 6], "may mix rows"),
-    "turned": ([node("Transpose", "x", perm=[1, 0])], [6, "batch"], "no row for each"),
+    "turned": ([node("Transpose", "x", perm=[1, 0])], [6, "batch"], "doesn't have one row for each"),
     "two rows": ([node("Concat", "x", "x", axis=0)], ["2*batch", 6], "mixes rows"),
     "rows apart": ([node("Reshape", "x", "turn")], [6, "batch"], "mixes rows|no row"),
     "how many": (

@@ -68,8 +68,8 @@ def test_what_isnt_among_a_tensors_elements_is_refused() -> None:
     """Windows that reach behind a tensor's elements, or over gaps between them, are refused."""
     x = torch.randn(3, 4, 5)
     for laid, why in (
-        (lambda x: (x + 1)[:1], "reads places 0 to 20"),
-        (lambda x: (x + 1)[:, :, :3], "apart"),
+        (lambda x: (x + 1)[:1], "reads elements 0 to 20"),
+        (lambda x: (x + 1)[:, :, :3], "without gaps in memory"),
     ):
         with pytest.raises(CompileError, match=why):
             jangin.compile(Windows(laid), example_inputs=(x,), cache=False)
