@@ -42,9 +42,9 @@ def file_for(
             )
         return beside, f"from {beside.name}, beside the model"
     fixed = sizes if wanted == ".tflite" else {}
-    made = folder / f"float32{sized if fixed else ''}{wanted}"
-    make(made, ["convert", str(model), str(made), *shape_words(fixed)])
-    return made, f"made by jangin convert from {model.suffix or 'a folder'}"
+    converted = folder / f"float32{sized if fixed else ''}{wanted}"
+    make(converted, ["convert", str(model), str(converted), *shape_words(fixed)])
+    return converted, f"made by jangin convert from {model.suffix or 'a folder'}"
 
 
 @dataclass(frozen=True)

@@ -101,11 +101,11 @@ def _summary(model: Model, code: int, arena: int, found: Sequence[Layer]) -> Tab
 def _print_patches(path: Path, options: Options, plan: Plan) -> None:
     """Print how little memory the first layers would take in patches, by estimates."""
     table = Table("patches", "layers", "arena, about", "more operations", title="first layers in patches")
-    found, why = choices(cases(loaded(path, options), options).made[-1].graph, plan, options)
-    for choice in found[:: max(1, -(-len(found) // WAYS))]:
+    ways, why = choices(cases(loaded(path, options), options).made[-1].graph, plan, options)
+    for choice in ways[:: max(1, -(-len(ways) // WAYS))]:
         operations = f"{100 * choice.cost.extra:.0f} %"
         table.add_row(str(choice.split.count), f"up to {choice.last}", f"{choice.bytes:,.0f}", operations)
-    if found:
+    if ways:
         terminal().print(table, "--ram SIZE takes the first that fits.", sep="\n")
     else:
         terminal().print(f"no layers can run in patches: {why}")

@@ -37,9 +37,9 @@ def build(apart: Apart | None, model: ModelSource, options: Options, progress: P
     if is_live(model):
         model = prepare(model, Example(), options.formats).model
     options = _settled(model, options)
-    made = _made(lambda made: made, apart, model, options, progress)
-    warn_of_time(made.metadata)
-    return made
+    compiled = _made(lambda made: made, apart, model, options, progress)
+    warn_of_time(compiled.metadata)
+    return compiled
 
 
 def _made(

@@ -53,9 +53,9 @@ def msr(root: Path) -> Found:
     processors = _one_of_each_package(root.parent.parent / "dev" / "cpu", root.parent)
     rails, readers = [], []
     for package, file in processors.items():
-        found = next((r for unit, energy in REGISTERS if (r := _register(file, unit, energy))), None)
-        if found is not None:
-            joules, read = found
+        counter = next((r for unit, energy in REGISTERS if (r := _register(file, unit, energy))), None)
+        if counter is not None:
+            joules, read = counter
             rails.append(Rail(f"package-{package}", True, joules * 2**32, joules, RAPL_PERIOD))
             readers.append(read)
     if not rails:

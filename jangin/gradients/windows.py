@@ -105,8 +105,8 @@ def _by_places(step: Step, attrs: Pool) -> Tensor:
         at = [i // s - n for i, s, n in zip(padded, attrs.strides, back, strict=True)]
         own = [i - a * s for i, a, s in zip(padded, at, attrs.strides, strict=True)]
         window, zero = (*index[:2], *at), const(0, g.dtype)
-        found = select(eq(bufs[0][window], place_of(own)), bufs[1][window], zero)
-        return select(land(_inside(at, attrs.extents), _inside(own, taps)), found, zero)
+        adjoint = select(eq(bufs[0][window], place_of(own)), bufs[1][window], zero)
+        return select(land(_inside(at, attrs.extents), _inside(own, taps)), adjoint, zero)
 
     counts = [-(-k // s) for k, s in zip(attrs.kernel, attrs.strides, strict=True)]
     return b.reduction(

@@ -73,8 +73,8 @@ def resolve(target: str | Target | None = None) -> Target:
     if SEPARATOR in target:
         return several(target, [resolve(name) for name in target.split(SEPARATOR)])
     if (kind := target.partition(":")[0]) in DEVICES:
-        found: Target = import_module(f"jangin.targets.{kind}").named(target)
-        return found
+        device_target: Target = import_module(f"jangin.targets.{kind}").named(target)
+        return device_target
     named = _named()
     if target in named:
         return named[target]

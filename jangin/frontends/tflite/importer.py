@@ -88,8 +88,8 @@ class Reader:
         self.tables: dict[str, int] = {}
         self.names = self._named(named)
         inputs = _ints(self.graph.InputsAsNumpy())
-        given = {inputs[at]: variable for at, variable in handles.items() if at < len(inputs)}
-        self.variables.handles = {self.names[i]: v for i, v in given.items() if self._is_handle(i)}
+        variable_at = {inputs[at]: variable for at, variable in handles.items() if at < len(inputs)}
+        self.variables.handles = {self.names[i]: v for i, v in variable_at.items() if self._is_handle(i)}
         self.nodes = self._nodes()
         self.ones: set[Var] = set()
 

@@ -26,11 +26,11 @@ def signatures_of(model: Any) -> list[Signature]:
 
 def signature_of(data: Any, key: str) -> Signature:
     """Return a signature by its name. Raises CompileError if the file has none of this name."""
-    found = {s.key: s for s in signatures_of(tflite.Model.GetRootAs(data, 0))}
-    if key not in found:
-        known = ", ".join(map(repr, found)) or "none"
+    by_key = {s.key: s for s in signatures_of(tflite.Model.GetRootAs(data, 0))}
+    if key not in by_key:
+        known = ", ".join(map(repr, by_key)) or "none"
         raise CompileError(f"the TFLite model has no signature {key!r}; there is {known}")
-    return found[key]
+    return by_key[key]
 
 
 def _signature(table: Any) -> Signature:

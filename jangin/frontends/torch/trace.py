@@ -141,10 +141,11 @@ class _Trace:
             raise CompileError("the model gives no tensor")
         ranges = self.sizes.ranges()
         if not prefix:
-            given = [(f"{v.name}.tensor", BOOL, (v + FAR, const(0))) for v in self.sizes.given.values()]
-            given += [(name, F64, ()) for name in self.sizes.fractions.values()]
-            self.values |= {name: Value(name, dtype, shape) for name, dtype, shape in given}
-            inputs += [name for name, _, _ in given]
+            numbers: list[tuple[str, DType, tuple[Expr, ...]]] = []
+            numbers += [(f"{v.name}.tensor", BOOL, (v + FAR, const(0))) for v in self.sizes.given.values()]
+            numbers += [(name, F64, ()) for name in self.sizes.fractions.values()]
+            self.values |= {name: Value(name, dtype, shape) for name, dtype, shape in numbers}
+            inputs += [name for name, _, _ in numbers]
             ranges = {v: limits for v, limits in ranges.items() if v.name not in self.late}
         graph = Graph("model", tuple(inputs), names, tuple(self.nodes), self.constants, self.values, ranges)
         return TracedModel(graph), outputs

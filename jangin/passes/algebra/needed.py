@@ -76,8 +76,8 @@ class _Needed(Editor):
             if out not in self.gaining and not cut:
                 self.emit(node)
                 continue
-            made = self.made[out]
-            _, regions = READS[type(node.attrs)](self, node, made)
+            region = self.made[out]
+            _, regions = READS[type(node.attrs)](self, node, region)
             inputs = [self._part(n, r, node) for n, r in zip(node.inputs, regions, strict=True)]
             if out not in self.gaining:  # a slice whose readers read all of it
                 self.emit(replace(node, inputs=tuple(inputs), attrs=Reshape(self.shape(out))))
@@ -86,7 +86,7 @@ class _Needed(Editor):
             else:
                 attrs = node.of(CoreAttributes)
                 if isinstance(attrs, Reshape | Expand):
-                    attrs = replace(attrs, shape=_sizes(made, self.shape(out)))
+                    attrs = replace(attrs, shape=_sizes(region, self.shape(out)))
                 self.parts[out] = self.add(attrs, inputs, f"{out}.part", node.source)
         return self.rewritten(self.graph)
 
@@ -141,11 +141,11 @@ class _Needed(Editor):
     def _part(self, name: str, region: Region, node: Node) -> str:
         """Return the name of the part `region` of a value. The part is cut out of the part that is
         computed."""
-        made = self.made[name] if name in self.gaining else self.whole(name)
+        computed = self.made[name] if name in self.gaining else self.whole(name)
         x = self.parts.get(name, name)
-        if made == region:
+        if computed == region:
             return x
-        pairs = zip(region, made, strict=True)
+        pairs = zip(region, computed, strict=True)
         starts = [const(0) if i is None else i[0] if m is None else i[0] - m[0] for i, m in pairs]
         cut = Slice(
             tuple(simplify(s, self.symbols) for s in starts), (1,) * len(region),

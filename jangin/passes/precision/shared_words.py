@@ -79,24 +79,24 @@ class _SharedWords(Editor):
         """Return the node that adds the bias of each channel to the map's first operand, if nothing else
         reads its result; else None."""
         name = node.inputs[0]
-        made, channels = self.producers.get(name), self.shape(node.outputs[0])[-1]
+        addition, channels = self.producers.get(name), self.shape(node.outputs[0])[-1]
         plain = binary("add", Var("x0", I32), Var("x1", I32))
-        if made is None or not isinstance(made.attrs, Map) or made.attrs.body != plain:
+        if addition is None or not isinstance(addition.attrs, Map) or addition.attrs.body != plain:
             return None
         if name in self.graph.outputs or len(self.users.get(name, ())) > 1:
             return None
-        bias = self.constants.get(made.inputs[1])
+        bias = self.constants.get(addition.inputs[1])
         by_channel = bias is not None and bias.shape[-1:] == (bias.size,) and const(bias.size) == channels
-        return made if by_channel else None
+        return addition if by_channel else None
 
     def rounding(self, node: Node) -> Rounding | None:
         """Return the rounding of a map whose half follows from its shift; else None."""
         if not isinstance(node.attrs, Map):
             return None
-        found = [r for e in walk(node.attrs.body) if (r := self._of_shift(node, e)) is not None]
-        if len(found) != 1:
+        roundings = [r for e in walk(node.attrs.body) if (r := self._of_shift(node, e)) is not None]
+        if len(roundings) != 1:
             return None
-        (rounding,) = found
+        (rounding,) = roundings
         kept = rewrite(node.attrs.body, lambda e: rounding.shifted.a if e is rounding.shifted else None)
         kept = rewrite(kept, lambda e: const(0, I32) if e is rounding.half else None)
         return None if {rounding.half, rounding.shift} & {*free_vars(kept)} else rounding

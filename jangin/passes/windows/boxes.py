@@ -203,20 +203,20 @@ def _windows(attrs: Conv | Pool, shape: Sizes, box: Box) -> tuple[dict[int, Span
 
 def _conv(attrs: Conv, shapes: Sequence[Sizes], box: Box) -> Needed | None:
     channels = len(box) - 1 if attrs.layout == "last" else 1
-    found = _windows(attrs, shapes[0], box)
-    if found is None or not _is_whole(box, channels, shapes[1][0]):
+    cut = _windows(attrs, shapes[0], box)
+    if cut is None or not _is_whole(box, channels, shapes[1][0]):
         return None
-    spans, pads = found
+    spans, pads = cut
     image = (span if d != channels else (0, shapes[0][d]) for d, span in enumerate(box))
     boxes = tuple(spans.get(d, span) for d, span in enumerate(image))
     return Needed(replace(attrs, pads=pads), (boxes, *map(whole, shapes[1:])))
 
 
 def _pool(attrs: Pool, shapes: Sequence[Sizes], box: Box) -> Needed | None:
-    found = _windows(attrs, shapes[0], box)
-    if found is None:
+    cut = _windows(attrs, shapes[0], box)
+    if cut is None:
         return None
-    spans, pads = found
+    spans, pads = cut
     extents = tuple(const(box[d][1] - box[d][0]) for d in spans)
     return Needed(
         replace(attrs, pads=pads, extents=extents), (tuple(spans.get(d, s) for d, s in enumerate(box)),)

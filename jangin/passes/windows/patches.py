@@ -75,7 +75,7 @@ def parts(graph: Graph, found: Region, box: Box) -> list[Part] | Node:
     """Return the region's nodes that make the part `box` of its result, in order. Return the node at fault
     if there is no part of it."""
     boxes: dict[str, Box] = {found.value: box}
-    made: list[Part] = []
+    computed: list[Part] = []
     for node in reversed(found.nodes):
         own = boxes.get(node.outputs[0])
         if own is None:
@@ -85,8 +85,8 @@ def parts(graph: Graph, found: Region, box: Box) -> list[Part] | Node:
             return node
         for name, other in zip(node.inputs, need.boxes, strict=True):
             boxes[name] = hull(boxes[name], other) if name in boxes else other
-        made.append((node, need.attrs, need.boxes))
-    return made[::-1]
+        computed.append((node, need.attrs, need.boxes))
+    return computed[::-1]
 
 
 @dataclass(frozen=True)
@@ -105,10 +105,10 @@ def cost(graph: Graph, split: Split) -> Cost | Node:
     each = {n.outputs[0]: terms(n, graph) for n in nodes}
     most, work = dict.fromkeys(sizes, 0), 0
     for box in ranges(split, graph):
-        made = parts(graph, split.region, box)
-        if isinstance(made, Node):
-            return made
-        for name, own in _results(split.region.value, box, made).items():
+        computed = parts(graph, split.region, box)
+        if isinstance(computed, Node):
+            return computed
+        for name, own in _results(split.region.value, box, computed).items():
             count = math.prod(sizes_of(own))
             most[name] = max(most[name], count)
             work += count * each[name]
@@ -156,12 +156,12 @@ def patched(graph: Graph, split: Split) -> Graph:
 
 def _patch(run: Editor, graph: Graph, split: Split, number: int, box: Box) -> str:
     """Emit the nodes of a patch, and return its name."""
-    made = parts(graph, split.region, box)
-    if isinstance(made, Node):
-        raise ValueError(f"no part of {made.source or made.name} can be computed")
-    results = _results(split.region.value, box, made)
+    computed = parts(graph, split.region, box)
+    if isinstance(computed, Node):
+        raise ValueError(f"no part of {computed.source or computed.name} can be computed")
+    results = _results(split.region.value, box, computed)
     names: dict[str, str] = {}
-    for node, attrs, boxes in made:
+    for node, attrs, boxes in computed:
         inputs = []
         for name, own in zip(node.inputs, boxes, strict=True):
             inputs.append(_piece(run, graph, names.get(name, name), results.get(name), name, own))
