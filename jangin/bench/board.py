@@ -21,7 +21,7 @@ from collections.abc import Callable
 from typing import Any
 
 ALIGNMENT = 64
-"""The alignment of memory for a run, in bytes."""
+"""The alignment of memory for a run, in bytes: a cache line's."""
 
 
 class Net:

@@ -16,7 +16,7 @@ from jangin.bench.engine import Engine, Job
 from jangin.ir.graph import Array
 
 CAUSE = 160
-"""The most characters of the cause of a failure."""
+"""The most characters of the cause of a failure, two lines of a terminal."""
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 TYPES = {"Cast": "to", "EyeLike": "dtype", "RandomNormal": "dtype", "RandomUniform": "dtype"}
 """The attributes that give the element type of a result, by operator."""

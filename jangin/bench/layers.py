@@ -26,9 +26,9 @@ measurements differ from run to run."""
 TURN = 4
 """Runs of the whole model in one turn. The kernels, timed one by one, then run as often."""
 FEWEST = 10
-"""The fewest timed runs of the whole model."""
+"""The fewest timed runs of the whole model, so that their median ignores a few disturbed ones."""
 LISTED = 40
-"""The most kernels that the table lists."""
+"""The most kernels that the table lists. The rest takes little time."""
 
 
 @dataclass(frozen=True)

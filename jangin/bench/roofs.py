@@ -24,7 +24,7 @@ from jangin.targets import resolve
 SET_SIZES = tuple(1 << n for n in (15, 17, 19, 21, 22, 23, 24, 25, 27))
 """Bytes that all threads together read repeatedly, from the size of a first-level cache to that of memory."""
 READ_BYTES = 32 << 20
-"""Bytes that a thread reads for one timing."""
+"""Bytes that a thread reads for one timing. They exceed the caches of one core, and take milliseconds."""
 UNROLL = 8
 ROUNDS = 7
 

@@ -17,7 +17,7 @@ from jangin.quantization.compare import Comparison, compare
 from jangin.visible import visible
 
 ROWS = 40
-"""The most values that the table lists."""
+"""The most values that the table lists. More lines than fit in a terminal aren't read."""
 WIDTH, HEIGHT, EDGE = 900, 360, 60
 FLOOR = 1e-9
 """The smallest difference on the plot's scale. Smaller differences are drawn as if they had this value."""

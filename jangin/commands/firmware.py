@@ -22,13 +22,13 @@ from jangin.targets import Target
 
 MEGA = 1e6
 ROWS = 24
-"""Lines of the memory's picture in a terminal."""
+"""Lines of the memory's picture, which fit in a terminal."""
 COLUMNS = 72
-"""Launches that a line of this picture has at most."""
+"""Launches that a line of this picture has at most, for a terminal of 80 columns."""
 WAYS = 4
-"""Lines of the table of patches."""
+"""Lines of the table of patches. Ways in between differ little."""
 LONGEST = 48
-"""Characters of a layer's name in the table."""
+"""Characters of a layer's name in the table, so that the other columns have space."""
 
 
 def is_microcontroller(target: Target) -> bool:

@@ -56,7 +56,7 @@ from jangin.templates.scheduled import Scheduled
 SCHEDULE = ("naive", "steps", "loop")
 """The forms in which any kernel can be shown. Back ends add the forms of their code."""
 SHOWN = 400
-"""The most characters that are shown of each entry of a model's metadata."""
+"""The most characters that are shown of each entry of a model's metadata, because some have whole tables."""
 Kernels = dict[str, tuple[Node, Scheduled]]
 
 

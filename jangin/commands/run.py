@@ -43,11 +43,11 @@ from jangin.runtime.variants_artifact import VariantsArtifact, listed
 
 TOP = 5
 PROFILED = 30
-"""The most launches that a profile lists."""
+"""The most launches that a profile lists. The rest takes little time."""
 CLASSES = 10
 """An output is shown as a classifier's scores if it is one row of at least this many floats."""
 LONGEST = 300
-"""The most characters that are shown of an output that is no array."""
+"""The most characters that are shown of an output that is no array. A longer one would fill the terminal."""
 
 
 def run(

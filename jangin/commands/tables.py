@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 INDENT = 4
-"""Columns by which the further lines of a row are indented."""
+"""Columns by which the further lines of a row are indented, so that each row's begin stands out."""
 ENDLESS = 1 << 20
 """A width that exceeds every table's, in columns."""
 

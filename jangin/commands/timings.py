@@ -12,7 +12,7 @@ from jangin.options import Options
 from jangin.runtime.compiled import Compiled
 
 SLOWEST = 20
-"""The most kernels that the account lists one by one."""
+"""The most kernels that the account lists one by one. The rest takes little time."""
 
 
 def build_timed(model: ModelSource, options: Options, account: Account) -> Compiled:

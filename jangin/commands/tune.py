@@ -38,9 +38,9 @@ UNITS = {"latency": "ms", "energy": "mJ", "edp": "mJ·s"}
 NEAR = 1 / 1.1
 """The least share of the untuned time at which a kernel's first choice still counts as good."""
 ROWS = 30
-"""The most kernels that the table lists."""
+"""The most kernels that the table lists. The rest takes little time."""
 DEFECTS = 3
-"""The most defective candidates that are described in full."""
+"""The most defective candidates that are described in full. Others probably have the same cause."""
 
 
 def tune(

@@ -15,7 +15,8 @@ from jangin.ir.traversal import free_vars
 from jangin.ops.interpret import run_graph
 
 FOLD_LIMIT = 1 << 24
-"""Most elements of the results of a node of constants that is evaluated while the graph is built."""
+"""Most elements of the results of a node of constants that is evaluated while the graph is built. More would
+take memory in the model's file that a run could compute instead."""
 NEST_FOLD_LIMIT = 1 << 12
 """`FOLD_LIMIT` for loop nests, which the interpreter runs one element at a time."""
 

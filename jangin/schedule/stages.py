@@ -153,7 +153,7 @@ def inline_sum(func: Func, local: str) -> Func:
     allocs, nests = _peel_allocs(func.body)
     makers = [s for s in nests if local in buffers_written(s)]
     if local not in {a.buffer.name for a in allocs} or len(makers) != 1:
-        raise ScheduleError(f"{func.name}: {local} is no local that one nest makes")
+        raise ScheduleError(f"{func.name}: {local} is not a local that a single loop nest writes")
     loops = chain(makers[0])
     own = loops[-1].body if loops else makers[0]
     if not isinstance(own, Alloc) or not isinstance(own.body, Block) or len(own.body.body) != 3:

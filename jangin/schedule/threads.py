@@ -299,7 +299,7 @@ def pad_terms(func: Func, acc: str) -> Func:
 
     body = go(func.body)
     if body is func.body:
-        raise ScheduleError(f"{func.name}: no condition stands around a step of {acc}")
+        raise ScheduleError(f"{func.name}: no addition to {acc} is conditional")
     return func.with_body(body)
 
 

@@ -97,8 +97,8 @@ class Models:
         return with_winners(self.untuned(group).but(cache=folder), group.threads)
 
     def untuned(self, group: Group) -> Options:
-        """Return the options of a compilation without tuning, for a group. Raises the errors of
-        `prepared`."""
+        """Return the options of a compilation without tuning, for a group of rows (`study.rows.Group`).
+        Raises the errors of `prepared`."""
         sizes = dict(self.prepared(group.model, group.batch).sizes)
         options = self.compiling.but(shapes=sizes, threads=group.threads)
         target = self.settings.target if self.settings.host else group.device

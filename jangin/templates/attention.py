@@ -33,7 +33,8 @@ MORE_LANE_TILES = ((7, 3), (5, 4))
 BLOCKS = (1, 2, 4)
 """Divisors to try: the scores of a block of rows fill half the L2 cache divided by one of these."""
 PACK = 1.5
-"""Cycles to copy an element into a panel if the operand isn't contiguous along the columns."""
+"""Cycles to copy an element into a panel if the operand isn't contiguous along the columns. The estimated
+time of a call has them."""
 PARTIALS = 4
 UNROLL = 4
 

@@ -20,13 +20,13 @@ HANDED_OUT = 16
 """With at most so many tasks, the share `WAIT` is divided by their number. More tasks are handed out several
 at once."""
 EXPOSED = 0.1
-"""Share of the shorter of two overlapped times that isn't hidden."""
+"""Share of the shorter of two overlapped times (work and memory) that isn't hidden."""
 REORDERED = 224
 """Instructions in a processor's reorder window. Tiles with fewer instructions overlap."""
 LOOP = 8.0
 """Cycles to enter and leave an inner loop: half a mispredicted branch."""
 CALL = 12.0
-"""Vector instructions of an exp, log or tanh."""
+"""Vector instructions of an exp, log or tanh: a polynomial, and the reduction of its argument."""
 MASKED_STORE = 12.0
 """Cycles to store a part of a vector."""
 LOOP_INSTRUCTIONS = 4.0

@@ -23,7 +23,8 @@ from jangin.templates.template import Template, Workload
 MOST_BORDER = 32
 """Most vectors at either end of a row that get code of their own, because they aren't read contiguously."""
 TASK_ELEMENTS = (8192, 32768, 2048)
-"""Elements of one task, if all axes are one loop. The first is preferred in doubt."""
+"""Elements of one task, to try, if all axes are one loop. Smaller tasks share out evenly, and larger ones
+start more rarely. The first is preferred in doubt."""
 
 
 def match(workload: Workload) -> Elementwise | None:

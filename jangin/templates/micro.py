@@ -45,17 +45,18 @@ MAX_PACKED_ROWS = 12
 MAX_PANEL = 6
 """Most vectors of a panel's width. It counts pairs if instructions multiply small matrices."""
 UNROLL = 4
-"""Terms in one iteration of the sum's loop."""
+"""Terms in one iteration of the sum's loop. Their loads and multiply-adds share one counter and branch."""
 PACKED_TERMS = 8, 32
-"""Fewest and most terms in one iteration of the loop over packed rows."""
+"""Fewest and most terms in one iteration of the loop over packed rows. Few terms spend time on the loop's
+branch, and many make long code."""
 HALVED_ROW = 8
-"""Number of instructions that pack a word of the rows as two words of int16."""
+"""Number of instructions that pack a word of the rows as two words of int16. Estimates of tiles add them."""
 HALVING = 3
-"""Number of instructions that load a word of the panel and take it apart."""
+"""Number of instructions that load a word of the panel and take it apart. Estimates of tiles add them."""
 WRITTEN = 14
-"""Number of instructions that round a sum and write it."""
+"""Number of instructions that round a sum and write it. Estimates of tiles add them."""
 TILE_INSTRUCTIONS = 30
-"""Number of instructions that begin and end a tile."""
+"""Number of instructions that begin and end a tile. Estimates of tiles add them."""
 PACK_ROW = 0.75
 """Cycles to pack an element of the rows, which are transposed in registers."""
 LONG_LOOP = 1.01

@@ -42,7 +42,8 @@ ROWS_AT_ONCE = 1024
 """Rows of a task that reduces rows side by side. Short rows in this number are enough work for a task, and
 their data stay in the L2 cache."""
 STAGED_ROWS = 256
-"""Rows of a task whose stages each go through all of the task's rows."""
+"""Most rows of a task whose stages each go through all of the task's rows. Fewer rows stay in a cache from
+stage to stage."""
 IN_PAIRS = 8
 """Terms of a sum that are unrolled and added in pairs before the accumulator, a power of two."""
 FEWEST_PAIRED = 4

@@ -36,7 +36,7 @@ MOVED = 2.0
 TILES = 4
 """Tiles that are read from one row before the next row. They fill whole cache lines."""
 TASK_ELEMENTS = 16384
-"""Fewest elements of a task."""
+"""Fewest elements of a task. Handing out a smaller one takes as long as its work."""
 MOST_ELEMENTS = 2 * TASK_ELEMENTS
 """Most elements of a task of whole rows."""
 MOST_ROWS = 1024

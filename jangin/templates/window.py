@@ -39,7 +39,8 @@ LINE, WAYS = 64, 8
 JOINS = 1.5
 """Instructions that join the rows' bytes to words."""
 MOST_PIXELS = 8
-"""Most pixels times vectors of a tile. Each has an accumulator, and each tap has as many loads."""
+"""Most pixels times vectors of a tile. Each has an accumulator and, for each tap, a load, so that more make
+the code long."""
 EACH = 2
 """Vector registers for each accumulator, because operands and intermediate results need some too."""
 

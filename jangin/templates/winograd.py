@@ -23,7 +23,7 @@ FEWEST, MOST = 6, 48
 """Fewest and most tiles of a block. Fewer tiles leave register tiles idle. With more tiles, the weights'
 traffic is hidden already."""
 SHARE = 0.75
-"""Share of the L2 cache that a block may fill."""
+"""Share of the L2 cache that a block may fill. The rest is left to weights and to the output."""
 BLOCKS = "b"
 
 

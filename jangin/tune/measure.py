@@ -31,7 +31,7 @@ from jangin.templates.scheduled import Scheduled
 from jangin.tune.joules import Meter
 
 ROUNDS = 7
-"""The fewest rounds that are timed."""
+"""The fewest rounds that are timed. Their median ignores three disturbed ones."""
 MOST_ROUNDS = 20
 """The most rounds that are timed while there is time, in multiples of `ROUNDS`."""
 NOTCH = 1.57

@@ -89,8 +89,8 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "merge too deep": (
         "softmax", [("merge", 3, ["a", "b", "c"])], "fewer than 3 outer loops|differ in extent",
     ),
-    "a sum that is none": ("summed twice", [("inline_sum", "out")], "out is no local that one nest makes"),
-    "a sum read twice": ("softmax", [("inline_sum", "a")], "is read by several|is no "),
+    "a sum that is none": ("summed twice", [("inline_sum", "out")], "out is not a local that"),
+    "a sum read twice": ("softmax", [("inline_sum", "a")], "is read by several|is not a local"),
     "merge names": ("softmax", [("merge", 2, ["a"])], r"2 loops to merge can't be called \['a'\]"),
     "merge of nothing": ("softmax", [("merge", 0, [])], "0 loops to merge"),
     "merge of no rows": ("softmax", [("merge", 1, ["a"], 0)], "loop a can't be merged 0 rows at once"),

@@ -18,7 +18,7 @@ from jangin.runtime.executable import Executable
 from jangin.visible import visible
 
 REPEATS = 20
-"""A kernel's time is the median over this many runs."""
+"""A kernel's time is the median over this many runs, which a few interruptions don't move."""
 
 
 def draw(model: Path, settings: Settings, options: Options, after: str, output: Path, times: bool) -> None:

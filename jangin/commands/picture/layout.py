@@ -14,7 +14,8 @@ GAP, ROW = 24.0, 84.0
 THIN = 8.0
 """The width in pixels of the place of a line."""
 SWEEPS = 6
-"""The number of times that the layers are ordered, alternately down and up."""
+"""The number of times that the layers are ordered, alternately down and up. Further times would remove few
+crossings."""
 
 
 @dataclass

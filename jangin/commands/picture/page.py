@@ -20,9 +20,9 @@ HEIGHT = 40.0
 LETTER, LEAST = 7.4, 90.0
 """The assumed width of a letter, and the smallest width of a box, in pixels."""
 LONGEST = 26
-"""The most letters of a name that a box shows."""
+"""The most letters of a name that a box shows, so that boxes stay narrow."""
 MOST_TEXT = 1500
-"""The most letters that are shown of an attribute's text."""
+"""The most letters that are shown of an attribute's text. Some attributes are whole tables."""
 Rows = list[tuple[str, str]]
 
 

@@ -43,8 +43,8 @@ def table(what: str, keys: Array, values: Array) -> Table:
     values are text, but not both, and there are as many of each."""
     if keys.size != values.size or (keys.dtype == object) == (values.dtype == object):
         raise CompileError(
-            f"{what} is filled with {keys.size} keys and {values.size} values: it needs as many, and one of "
-            "them text"
+            f"{what} is filled with {keys.size} keys and {values.size} values: there must be as many keys as "
+            "values, and either the keys or the values must be text"
         )
     entries: dict[Any, Any] = {}
     for key, value in zip(keys.reshape(-1).tolist(), values.reshape(-1).tolist(), strict=True):

@@ -50,7 +50,8 @@ def _sizes(layer: Layer) -> list[tuple[float, float]]:
     least, most = ([float(v) for v in layer.all(p + n)] for n in ("min_size", "max_size"))
     if not least or len(most) not in (0, len(least)):
         raise CompileError(
-            f"min_size is given {len(least)} times and max_size {len(most)} times, which doesn't fit"
+            f"min_size is given {len(least)} times and max_size {len(most)} times: min_size must "
+            "be given, and max_size as often or not at all"
         )
     flip = layer.flag(p + "flip", True)
     ratios = [1.0]

@@ -287,7 +287,8 @@ def rescaled(x: Expr, value: Expr, half: Expr, *rest: Expr) -> Expr:
 
 
 def _nearly(product: Expr, whole: Expr, right: Expr, below: Expr) -> Expr:
-    """Return a product rescaled by operands that `_near` made."""
+    """Round and rescale a 64-bit product by shifts in i32. `whole`, `right` and `below` are a row of `_near`:
+    what is added, the shift's distance, and what is subtracted from negative numbers."""
     x = cast(I32, binary("shr", product, const(30, I64)))
     total = x + whole
     if below != const(0, I32):

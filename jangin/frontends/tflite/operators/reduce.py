@@ -152,7 +152,7 @@ def log_softmax(c: Call) -> Tensor:
 def l2_normalization(c: Call) -> Tensor:
     """Return x divided by its L2 norm over the last axis."""
     if c.options.get("fused_activation_function", 0):
-        raise CompileError("it has no fused activation")
+        raise CompileError("a fused activation is not supported")
     if c.is_integer:
         return quantized_lengths(c)
     squares = c.b.reduce("sum", c.b.map(lambda v: v * v, c.x()), [c.x().rank - 1], True)
