@@ -40,7 +40,7 @@ SOFT_FLOAT = 65
 SOFT_DOUBLE = 130
 """Instructions of a library's function for an operation of f64."""
 CALL = 5
-"""Instructions that call a library's function."""
+"""Instructions that call a library's function: arguments are moved to registers, and the result back."""
 HEAVY = 1 << 10
 """Bytes of float constants from which on quantizing a layer saves flash."""
 FEW_REGISTERS = 12

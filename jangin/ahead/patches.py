@@ -100,8 +100,9 @@ def choices(graph: Graph, plan: Plan, options: Options) -> tuple[list[Choice], s
 def _ways(
     graph: Graph, plan: Plan, found: Sequence[Layer], peak: int, small: bool, why: list[tuple[int, str]]
 ) -> Iterator[Choice]:
-    """Yield all ways. Reasons why others aren't possible are added to `why`, the most telling with the least
-    numbers. `peak` is the most bytes of a layer. With `small`, results lie over operands."""
+    """Yield the ways to run the first layers in patches. Reasons why others aren't possible are added to
+    `why`, with a number each: the less, the more the reason tells. `peak` is the most bytes of a layer. With
+    `small`, results lie over operands."""
     at = {n.outputs[0]: number for number, n in enumerate(graph.nodes, 1)}
     over = all_distances(plan) if small else {}
     for b in plan.buffers:
@@ -137,8 +138,8 @@ def _named(area: Region) -> str:
 
 
 def _in_patches(graph: Graph, plan: Plan, before: Sequence[Layer], price: Cost, value: str) -> float:
-    """Return the estimated bytes that layers take in patches. A launch whose values the graph doesn't name
-    makes what the next one reads."""
+    """Return the estimated bytes of arena that the layers `before` take in patches. A launch whose values the
+    graph doesn't name has the share of the next launch that reads its result."""
     size = math.prod(static_shape(graph.shape(value)) or ()) * graph.dtype(value).bytes
     share, most = 1.0, 0.0
     for layer, launch in reversed([*zip(before, plan.launches, strict=False)]):

@@ -28,10 +28,12 @@ class Place:
     - "given", "made": the caller's array of this number among the inputs or outputs
     - "state": this offset in the state
     - "number": this number of the optimizer, which each step computes
-    - "aside": this offset in the part of the arena that the plan doesn't use
+    - "aside": this offset in the part of the arena that the plan doesn't use. Values that a run must not
+      overwrite before its end are written there.
     - "loss", "count", "random": the caller's loss, the number of the step, and the words that random numbers
       follow from
-    - "updated": an output that lies in its input"""
+    - "updated": an output that lies in its input
+    """
 
     kind: str
     at: int = 0
@@ -39,8 +41,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Entry:
-    """The places of a part's inputs and outputs. `kept` has an offset in memory aside, an offset in the
-    state and the bytes, of each next state that is copied after a step."""
+    """The places of a part's inputs and outputs. `kept` has three numbers for each next state that is copied
+    after a step: its offset in "aside" memory, its offset in the state, and its bytes."""
 
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]
@@ -145,15 +147,18 @@ def fields_of(kept: Mapping[str, Array], begin: int, to: int = ALIGN) -> tuple[F
 
 
 def aside(sizes: Sequence[int], to: int = ALIGN) -> tuple[list[int], int]:
-    """Return the offsets of blocks of these sizes, one after another, and the bytes of all."""
+    """Return the offsets of blocks of these sizes one after another, each at a multiple of `to`, and the
+    bytes of all."""
     ends = [0, *np.cumsum([aligned(s, to) for s in sizes], dtype=np.int64).tolist()]
     return ends[:-1], ends[-1]
 
 
 def kept_between(pairs: Mapping[str, str], plans: Sequence[Plan], to: int) -> tuple[State, list[int]]:
-    """Return the state of a model's plans, which is zeros at first, and the bytes that each plan makes aside.
+    """Return the state of a model's plans, which is zeros at first, and the bytes of "aside" memory of each
+    plan.
 
-    `pairs` gives each kept input the output that is its next value. Arrays lie at multiples of `to`."""
+    `pairs` gives each kept input the output that is its next value. Arrays lie at multiples of `to`.
+    """
     zeros = {name: _zeros(plans[0].buffer(name)) for name in pairs}
     fields = fields_of(zeros, COUNT, to)
     states = [_kept_by(plan, pairs, {f.name: f for f in fields}, to) for plan in plans]
@@ -167,8 +172,8 @@ def _zeros(buffer: PlanBuffer) -> Array:
 
 
 def _kept_by(plan: Plan, pairs: Mapping[str, str], fields: Mapping[str, Field], to: int) -> tuple[Entry, int]:
-    """Return the places of a plan's inputs and outputs, and the bytes of memory aside. Next values that don't
-    lie in their inputs are made aside, and copied after the run."""
+    """Return the places of a plan's inputs and outputs, and the bytes of "aside" memory. A next value that
+    can't be written over its input is written to "aside" memory, and copied to the state after the run."""
     states = {after: fields[name] for name, after in pairs.items()}
     copied = [n for n in plan.outputs if n in states and n not in plan.updates]
     sizes = [states[n].value.nbytes for n in copied]

@@ -79,7 +79,8 @@ def _listed(matrices: Sequence[Array]) -> Matrices | None:
 
 
 class _Batch:
-    """One call: its operands as the kernel takes them."""
+    """A call of a batched routine, with its options, sizes and operands converted to what the kernel
+    takes."""
 
     def __init__(self, letter: str, name: str, strided: bool) -> None:
         self.letter, self.name, self.strided = letter, f"{letter}{name}".upper(), strided

@@ -74,8 +74,8 @@ def symm(k: Kernel) -> Tensor:
 
 
 def trmm(k: Kernel) -> Tensor:
-    """b := alpha op(a) b, or alpha b op(a), with a triangular `a`. As columns' operand, `a` counts as
-    transposed."""
+    """Return b := alpha op(a) b, or alpha b op(a), with a triangular `a`. On the right side `a` gives the
+    product's columns, and is read as transposed."""
     m, n, turned = k.size("m"), k.size("n"), k.is_set("transa")
     p, right = Product(k, "alpha a b", (m, n), k.order), k.is_set("side")
     lower = k.is_set("uplo") ^ turned ^ right

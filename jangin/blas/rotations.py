@@ -85,7 +85,9 @@ class _Polar:
 
 
 def _polar(name: str, value: Number, work: Callable[[_Polar], Stmt]) -> Stmt:
-    """Return work that has a number's length and its direction, which is 1 for 0."""
+    """Define a complex number's absolute value and its direction as variables, and return the statement that
+    `work` makes of them. The direction is the number divided by its absolute value, and 1 for 0. Parts are
+    scaled so that their squares can't overflow."""
     size, length, re, im = (Var(f"{name}_{n}", value.re.dtype) for n in ("size", "length", "re", "im"))
     is_zero, nothing = eq(size, const(0, size.dtype)), const(0, size.dtype)
     along = Number(select(is_zero, nothing + 1, re / length), select(is_zero, nothing, im / length))

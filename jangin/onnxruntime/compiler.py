@@ -1,4 +1,5 @@
-"""`ModelCompiler` and adapters. For the CPU, nothing is compiled into an ONNX file."""
+"""ONNX Runtime's `ModelCompiler`, its adapters of LoRA, and its nodes compiled by a provider. On the CPU no
+provider compiles a part of an ONNX file, so models are written unchanged and adapters are refused."""
 
 from __future__ import annotations
 
