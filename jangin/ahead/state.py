@@ -42,7 +42,7 @@ class Place:
 @dataclass(frozen=True)
 class Entry:
     """The places of a part's inputs and outputs. `kept` has three numbers for each next state that is copied
-    after a step: its offset in "aside" memory, its offset in the state, and its bytes."""
+    after a step. They are its offset in "aside" memory, its offset in the state, and its bytes."""
 
     inputs: tuple[Place, ...]
     outputs: tuple[Place, ...]

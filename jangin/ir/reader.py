@@ -285,7 +285,8 @@ class Reader:
             return self.binary(name, args[0], args[1], start)
         if name == "select":
             if args[0].dtype != BOOL or args[1].dtype != args[2].dtype:
-                raise self.error(f"select of {', '.join(str(a.dtype) for a in args)}", start)
+                types = ", ".join(str(a.dtype) for a in args)
+                raise self.error(f"select takes a bool and two values of one type, not {types}", start)
             return Select(*args)
         return Call(name, tuple(args))
 

@@ -18,9 +18,9 @@ from jangin.runtime.load import Runnable
 from jangin.runtime.threads import counted
 
 PATIENCE = 1.0
-"""Seconds of compiling after which the line appears."""
+"""Seconds of compiling after which the line of progress (`Line`) appears, so that quick models show none."""
 WIDTH = 79
-"""The width of the line in characters."""
+"""The width of the line of progress in characters. A line of 80 would wrap in some terminals."""
 
 
 class Line:

@@ -287,7 +287,7 @@ def _distribute(alloc: Alloc, loops: Sequence[For], guards: Sequence[Expr], padd
     if alloc.buffer.shape != (const(1),):
         raise ScheduleError(f"{alloc.buffer.name} is no single accumulator")
     if not all(isinstance(g, Binary) and g.op == "lt" for g in guards):
-        raise ScheduleError(f"{alloc.buffer.name}: a guard that is no upper limit stands in its tile")
+        raise ScheduleError(f"{alloc.buffer.name}: its tile has a guard that is no upper limit")
     init, reduce_nest, final = alloc.body.body
     own = {p.var for p in loops}
     wide = replace(alloc.buffer, shape=tuple(p.extent for p in loops))

@@ -142,7 +142,7 @@ def one_sum(func: Func, loop: For) -> Buffer:
     stores = [n for n in every if isinstance(n, Store) and n.buffer.name not in local]
     accs = {n.buffer for n in stores}
     if len(accs) != 1 or not all(_adds(n) for n in stores):
-        raise ScheduleError(f"{func.name}: {loop.var} isn't of one sum")
+        raise ScheduleError(f"{func.name}: the loop {loop.var} doesn't only add to one accumulator")
     return accs.pop()
 
 

@@ -84,7 +84,7 @@ def stretch(func: Func, local: str, more: int) -> Func:
     different memory banks."""
     old = _local(func, local).buffer
     if more < 0 or not isinstance(old.shape[-1], Const):
-        raise ScheduleError(f"{func.name}: no room of {more} fits behind the rows of {local}")
+        raise ScheduleError(f"{func.name}: the rows of {local} can't be made {more} elements longer")
     new = replace(old, shape=(*old.shape[:-1], const(int(old.shape[-1].value) + more)))
     return func.with_body(replace_buffer(func.body, local, new))
 

@@ -18,7 +18,8 @@ from jangin.targets.target import Target
 from jangin.templates.scheduled import Params, Scheduled
 
 EXPECTED = 256
-"""Expected value of a size that is known only at run time, clamped to the size's range."""
+"""Expected value of a size that is known only at run time, clamped to the size's range. Estimates of the time
+of templates are made with it."""
 
 
 def expected(size: Expr, symbols: Mapping[Var, Range]) -> int:

@@ -141,4 +141,4 @@ def _activation(e: Expr) -> tuple[str, list[float], float | None]:
             values = {n: float(v.value) for n, v in bindings.items() if isinstance(v, Const)}
             if len(values) == len(bindings) and values.get("low", -1.0) == -values.get("high", 1.0):
                 return name, [values[v.name] for v in own], values.get("high")
-    raise CompileError("ONNX's recurrent layers don't have its activation")
+    raise CompileError("ONNX's recurrent layers don't have this layer's activation")

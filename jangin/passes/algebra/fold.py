@@ -13,7 +13,8 @@ from jangin.ops.folding import elements, evaluated
 from jangin.passes.partition import needed_symbols
 
 SIZE_LIMIT = 1 << 24
-"""Most elements of a folded result."""
+"""Most elements of a folded result. A larger one would take memory in the model's file that a run could
+compute instead."""
 GROWTH_LIMIT = 1 << 12
 """Most elements of a folded result that is larger than its operands together."""
 

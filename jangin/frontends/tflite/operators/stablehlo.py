@@ -74,7 +74,7 @@ def _numbered(at: Tensor, vector: int) -> None:
     """Raise CompileError if positions have no axis for their coordinates. LiteRT crashes at such
     positions."""
     if not 0 <= vector < at.rank:
-        raise CompileError(f"positions {at} whose numbers lie along no axis are not supported")
+        raise CompileError(f"index_vector_dim must be an axis of the positions {at}, not {vector}")
 
 
 @lowers("STABLEHLO_GATHER")
