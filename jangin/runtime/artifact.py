@@ -295,7 +295,7 @@ def read_header(
     if prefix[:8] != magic:
         raise ArtifactError(f"{path}: is not {kind}")
     if len(prefix) < PREFIX.size:
-        raise ArtifactError(f"{path}: the file is cut short")
+        raise ArtifactError(f"{path}: is cut short")
     _, version, length, digest = PREFIX.unpack(prefix)
     if not OLDEST <= version <= VERSION:
         raise ArtifactError(

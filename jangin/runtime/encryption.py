@@ -64,7 +64,7 @@ def decrypted(path: str | os.PathLike[str], file: BinaryIO, key: str | os.PathLi
     if prefix[: len(ENCRYPTED_MAGIC)] != ENCRYPTED_MAGIC:
         raise ArtifactError(f"{path}: is not encrypted: load it without key=")
     if len(prefix) < PREFIX.size:
-        raise ArtifactError(f"{path}: the file is cut short")
+        raise ArtifactError(f"{path}: is cut short")
     _, version, nonce, tag = PREFIX.unpack(prefix)
     if version != VERSION:
         raise ArtifactError(

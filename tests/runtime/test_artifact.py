@@ -112,7 +112,7 @@ def test_cut_short(tmp_path: Path, share: float) -> None:
     big(100_000).save(path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(ArtifactError, match=r"m\.jgn: (the file is cut short|is not a compiled model)"):
+    with pytest.raises(ArtifactError, match=r"m\.jgn: is (cut short|not a compiled model)"):
         load(path)
 
 
@@ -132,7 +132,7 @@ def test_damaged_anywhere(tmp_path: Path) -> None:
         else:  # the changed byte is padding
             assert exe(np.ones(1000, np.float32))[0] == 14
     path.write_bytes(data + b"\0")
-    with pytest.raises(ArtifactError, match=r"it has .* bytes, and should have"):
+    with pytest.raises(ArtifactError, match="bytes where"):
         load(path)
 
 
