@@ -4,12 +4,12 @@
 
 It needs a Vulkan driver (Mesa's lavapipe is one for processors) and the packages wgpu, ncnn, pnnx and
 onnxruntime. Networks and weights are made from a seed. A first step compiles a network and computes its
-expected results by ONNX Runtime. Each engine then runs it in a process of its own. What is done stays in the
-folder, from which the next call goes on. `--one` does one step more, if anything is left.
+expected results by ONNX Runtime. Each engine then runs it in a process of its own. The folder keeps
+each result, and the next call goes on there. `--one` does one step more, if anything is left.
 
 A time is the median of runs after two others, with inputs from the host and outputs back to it. `processor`
-is the least time that processors worked for a run. `loaded` is the time until the model can run, `memory`
-what the process holds after the runs (both engines' processes import NumPy and this file), and `error` the
+is the least time that processors worked for a run. `loaded` is the time until the model can run. `memory`
+is what the process holds after the runs; both engines' processes import NumPy and this file. `error` is the
 largest difference to ONNX Runtime, as a share of the largest value. All compute in single precision.
 """
 

@@ -8,7 +8,6 @@ always writes into such an array.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Hashable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -23,6 +22,7 @@ from jangin.blas.table import BATCHED, COMPLEX, ROUTINES
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
 from jangin.runtime.calls import Function, Result, are_known
+from jangin.runtime.system import in_children
 
 _OPTION_OF = {"lower": "uplo", "trans_a": "transa", "trans_b": "transb"}
 """SciPy's names of options that Fortran calls otherwise."""
@@ -106,8 +106,7 @@ def _forget() -> None:
         native.forget()
 
 
-if hasattr(os, "register_at_fork"):  # a forked process has no threads but its own
-    os.register_at_fork(after_in_child=_forget)
+in_children(_forget)  # a forked process has no threads but its own
 
 
 class _Call:

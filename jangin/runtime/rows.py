@@ -226,8 +226,8 @@ def told(error: Exception) -> str:
 class Sent(NamedTuple):
     """A compiled model as an engine sends it to its workers.
 
-    `digest` and `data` are those of its `.jgn` file, and `most` is the most rows of a run. `data` is pickled as
-    a buffer, which Dask and Ray move without copies."""
+    `digest` and `data` are those of its `.jgn` file, and `most` is the most rows of a run. `data` is pickled
+    as a buffer, which Dask and Ray move without copies."""
 
     digest: str
     data: bytes | bytearray | memoryview

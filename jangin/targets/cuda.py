@@ -179,7 +179,7 @@ def of_architecture(architecture: Architecture) -> Target:
         clock=architecture.clock, l2=architecture.l2, index_bits=32, units=architecture.units,
         width=architecture.width, group=GROUP, shared=SHARED, bandwidth=architecture.bandwidth,
         startup=STARTUP, matrix_rate=architecture.matrix_rate, meets=True,
-        winograd=replace(Gpu().winograd, launch=launch), latency=LATENCY, asked=a.asked,
+        winograd=replace(Gpu().winograd, launch=launch), panel_wait=LATENCY, asked=a.asked,
         resident=architecture.resident, unit_shared=architecture.unit_shared,
         products=(DOT4U, DOT4, *((DOT1BF, DOT1H, DOT1T) if architecture.matrix_rate else ())),
     )  # fmt: skip

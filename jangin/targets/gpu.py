@@ -63,7 +63,7 @@ class Gpu(Machine):
     matrix_rate: int = 0
     """Multiply-adds of 16-bit floats that a unit begins each cycle where a warp's lanes multiply matrices
     together. 0 if there is no such instruction. Estimates read it."""
-    latency: float = 40.0
+    panel_wait: float = 40.0
     """Cycles that a group waits for a panel from memory or a cache. Estimates read it."""
     resident: int = 4 * 256
     """Work-items that a unit holds at one time. Estimates read it."""

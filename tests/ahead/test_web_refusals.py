@@ -1,4 +1,4 @@
-"""What packages for WebGPU say where they can't run: without adapters, with too small limits, or after the
+"""Packages for WebGPU say why they can't run: without adapters, with too small limits, or after the
 device was lost. In a hidden tab they run."""
 
 from __future__ import annotations

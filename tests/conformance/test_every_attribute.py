@@ -372,7 +372,7 @@ def test_what_is_refused_is_named() -> None:
         (one("Constant", [], value_int=1), "value_float", 0.5),
     ):  # fmt: skip
         kind = defs.get_schema(case[0].graph.node[0].op_type).attributes[name].type
-        with pytest.raises(CompileError, match=f"{name}|several values"):
+        with pytest.raises(CompileError, match=f"{name}|several attributes with a value"):
             lower(load(changed(case[0], name, int(kind.value), value)))
 
 

@@ -266,7 +266,8 @@ def test_maps_place_each_element_once() -> None:
     for row in MATRICES:
         p = row.product
         assert p is not None
-        shapes = (p.rows, p.terms), (p.terms, p.columns), (p.rows, p.columns)
+        words = p.words
+        shapes = (p.rows, words), (words, p.columns), (p.rows, p.columns)
         for fragment, (rows, columns) in zip(row.fragments, shapes, strict=True):
             places = {
                 tuple(size(e, {}) for e in fragment.place(const(lane), const(n)))
@@ -275,7 +276,7 @@ def test_maps_place_each_element_once() -> None:
             }
             assert places == {(r, c) for r in range(rows) for c in range(columns)}
             assert fragment.count * WARP == rows * columns
-        assert all(fragment.matrices(p.left.bytes) is not None for fragment in row.fragments[:2])
+        assert all(fragment.matrices(p.word.bytes) is not None for fragment in row.fragments[:2])
     words = Fragment(((4, 0, 1), (8, 1, 0)), ((2, 8, 0), (2, 0, 4)))
     assert words.matrices(2) is None and words.matrices(4) == words.elements
 

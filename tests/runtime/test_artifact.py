@@ -132,7 +132,7 @@ def test_damaged_anywhere(tmp_path: Path) -> None:
         else:  # the changed byte is padding
             assert exe(np.ones(1000, np.float32))[0] == 14
     path.write_bytes(data + b"\0")
-    with pytest.raises(ArtifactError, match="bytes where"):
+    with pytest.raises(ArtifactError, match="bytes, and should have"):
         load(path)
 
 

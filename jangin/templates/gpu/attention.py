@@ -93,7 +93,7 @@ class Attention(Template):
         tiles = math.ceil(cpu.keys / keys)
         each = cpu.inner * (tm * tn + tm / 2 + tn / 4) + keys * (tm * across + tm / 2 + across / 4)
         each += tm * tn * (2 * cost.CALL) + tm * across
-        each += 12 * keys * (cpu.inner + tx * across) / threads + STEPS * SYNC + 2 * self.gpu.latency
+        each += 12 * keys * (cpu.inner + tx * across) / threads + STEPS * SYNC + 2 * self.gpu.panel_wait
         group = math.ceil(threads / t.width) * tiles * each
         turns = math.ceil(groups / t.units)
         return float(t.startup + turns * group / t.clock)

@@ -148,7 +148,7 @@ class Contraction(Template):
         share = min(1.0, items / (t.width * BUSY))
         kept = 2 * bk * (bm + bn) / (ty * tx)  # instructions that move the elements fetched ahead
         group = math.ceil(ty * tx / t.width) * (panels * (each + params["ahead"] * kept) + 4 * tm * tn)
-        group += panels * t.latency / resident if bk and not params["ahead"] else 0
+        group += panels * t.panel_wait / resident if bk and not params["ahead"] else 0
         work = unfilled(t, groups) * (turns * group / share + met(4 * bm * bn, count)) / t.clock
         moved = tiles * self.depth * (bm + bn) * self.element / 4 + self.rows * self.columns * 4
         own = 0.0 if params == self.common else t.compiling

@@ -231,7 +231,7 @@ class WarpProduct(Template):
         loads = copied / gpu.vector_bytes / WARP * (GATHERED if self.gathers else COPIED)
         each += (loads + wm * wn * COUNTED) / CORES * BESIDE
         hidden = each * resident if params["ahead"] else 0.0
-        panel = max(gpu.latency, hidden) + (0.0 if params["ahead"] else each * resident) + wait
+        panel = max(gpu.panel_wait, hidden) + (0.0 if params["ahead"] else each * resident) + wait
         work = math.ceil(turns / resident) * (share * panel + BEGUN) + met(4 * bm * bn, count)
         work *= unfilled(gpu, groups)
         own = (self.rows + self.columns) * self.depth * self.element + self.rows * self.columns * 4

@@ -8,7 +8,7 @@ from typing import Any
 from jangin.frontends.registry import lowers
 from jangin.frontends.torch.operators.common import Number, Operand, Result, scalar
 from jangin.ir.dtype import BOOL, I64
-from jangin.ir.expr import binary, cast, const, maximum, ne, select
+from jangin.ir.expr import binary, const, maximum, ne, select
 from jangin.ir.graph import CompileError, Shape
 from jangin.ir.simplify import simplify
 from jangin.ops import index as neutral
@@ -198,40 +198,3 @@ def masked_select(b: Builder, out: Result, self: Tensor, mask: Tensor) -> Tensor
     """Return the elements where `mask` is true, in order, as a vector."""
     shape = broadcast(self.shape, mask.shape)
     return index(b, out, b.expand(self, shape), [b.expand(mask, shape)])
-
-
-@lowers("_embedding_bag")
-def embedding_bag(
-    b: Builder, out: Result, weight: Tensor, indices: Tensor, offsets: Tensor, mode: int = 0,
-    per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int = -1,
-    **given: Any,
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Return the sum (mode 0), mean (1) or maximum (2) of the rows of each bag. A bag begins at its offset
-    and ends at the next one.
-
-    The operator's other results aren't computed. Raises CompileError if they are read."""
-    if any(out.wanted[1:]):
-        raise CompileError(
-            "the sizes of bags are read, but only the bags' sums, means or extremes are computed"
-        )
-    if padding_idx >= 0:
-        raise CompileError(f"padding_idx={padding_idx} of an embedding bag is not supported")
-    bags, width = out.shape
-    first = b.reshape(offsets, [1, offsets.shape[0]])
-    places = b.compute(I64, [*indices.shape, const(1)], [], lambda _, i, j: i)
-    begun = b.map(lambda i, o: cast(I64, i >= cast(I64, o)), places, first)
-    bag = b.map(lambda n: n - 1, b.reduce("sum", begun, [1], True))
-    rows = neutral.gather(b, weight, indices, axis=0, from_end=False)
-    if per_sample_weights is not None:
-        rows = b.map(lambda v, w: v * w, rows, b.reshape(per_sample_weights, [*indices.shape, const(1)]))
-    count = scatter_nd(
-        b, b.expand(b.scalar(0, rows.dtype), [bags, const(1)]), bag,
-        b.expand(b.scalar(1, rows.dtype), [*indices.shape, const(1)]), reduction="add",
-    )  # fmt: skip
-    start = b.expand(b.scalar(float("-inf") if mode == 2 else 0, rows.dtype), [bags, width])
-    total = scatter_nd(b, start, bag, rows, reduction="max" if mode == 2 else "add")
-    if mode == 1:
-        total = b.map(lambda v, n: v / maximum(n, const(1, n.dtype)), total, count)
-    elif mode == 2:
-        total = b.map(lambda v, n: select(n > 0, v, const(0, v.dtype)), total, count)
-    return total, None, None, None
