@@ -16,6 +16,7 @@ from jangin.ir.core import Conv, Kernel, MatMul, Pool
 from jangin.ir.dtype import BF16, F16, F32, I32, DType
 from jangin.ir.expr import call, cast, const, maximum
 from jangin.ir.graph import Array, Graph
+from jangin.ir.interpret import run_plan
 from jangin.ir.products import DOT1H, DOT2BF, DOT4BF, Product
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
@@ -350,3 +351,17 @@ def test_widened_operands_are_read_as_16_bits() -> None:
     for got in (run_graph(made, arrays)["out"], code(graph, options, arrays)):
         assert got.dtype == np.float32
         assert (np.abs(got - halved @ right) <= 2.0**-20 * (np.abs(halved) @ np.abs(right))).all()
+
+
+@pytest.mark.parametrize("on", [V4_BF16, V4_AMX, NEOVERSE_V1], ids=lambda t: t.name)
+def test_computed_matrices_by_each_machines_instruction(on: Target) -> None:
+    """The plan's interpreter gives the sums, although only one of the machines is here."""
+    graph, random = of_two(9, 34, 17, "b"), np.random.default_rng(2)
+    options = Options(on, verify=True)
+    made = optimize(graph, options)
+    assert [p.dot for p in products(made)] == [DOT2BF]
+    arrays = {n: random.standard_normal(s).astype(BF16.numpy) for n, s in (("x", (9, 34)), ("w", (17, 34)))}
+    x, w = (a.astype(np.float64) for a in arrays.values())
+    got = run_plan(make_plan(made, schedule_kernels(made, options), options), arrays)["out"]
+    wrong, size = np.abs(got.astype(np.float64) - x @ w.T), np.abs(x) @ np.abs(w.T)
+    assert (wrong <= ROUNDING * np.abs(x @ w.T) + 2.0**-20 * size).all()
