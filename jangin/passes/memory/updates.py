@@ -131,8 +131,8 @@ class _Order:
         return ordered
 
     def _late(self, order: Sequence[int], after: Sequence[Sequence[int]]) -> list[int]:
-        """Return the order with some nodes just before the first that needs them: those whose results take
-        more bytes than the operands that must be held longer for it.
+        """Return the order with some nodes put off until just before the first that needs them. Their results
+        take more bytes than the operands that are then held longer.
 
         A padded copy for a weights' gradient is such a result. Its operand is often held until then."""
         place = {n: at for at, n in enumerate(order)}
