@@ -37,7 +37,8 @@ class Api:
     def __init__(self, model: Model, writer: FunctionWriter) -> None:
         self.model, self.w = model, writer
         self.functions = {n: s for n, (s, _) in signatures(model).items()}
-        self.sharing = Sharing(model.prefix, writer, RANGES if model.has_threads else 1)
+        several = model.has_threads or model.has_workers
+        self.sharing = Sharing(model.prefix, writer, RANGES if several else 1, model.has_workers)
         self.own = self.sharing.own
         self.errors = {code: text for code, (_, text) in ERRORS.items()}
 

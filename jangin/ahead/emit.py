@@ -22,6 +22,7 @@ from jangin.ahead.packages import PACKAGES
 from jangin.ahead.patches import arena_bytes, fitted
 from jangin.ahead.source import Compiled, compiled, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
+from jangin.ahead.wasm_workers import worker
 from jangin.ahead.web import web_files
 from jangin.ahead.web_candidates import ways
 from jangin.compiler.cases import cases, loaded, with_uneven
@@ -307,6 +308,8 @@ def _files(model: Model, kind: str) -> tuple[dict[str, Content], Compiled]:
     if is_wasm(model):
         object_file, code = model_object(model)
         module = {f"{p}.wasm": [wasm_module(model, object_file)], f"{p}.mjs": [loader(model).encode()]}
+        if model.has_workers:
+            module[f"{p}_worker.mjs"] = [worker(model).encode()]
         return {**module, f"{p}.bin": model.weights.chunks()}, Compiled(code)
     known = compiled(model) if kind == "c" else Compiled()
     files: dict[str, Content] = {f"{p}.h": [header(model, known.stack).encode()]}

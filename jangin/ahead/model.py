@@ -152,6 +152,12 @@ class Model:
         return self.state if isinstance(self.state, Training) else None
 
     @property
+    def has_workers(self) -> bool:
+        """Whether JavaScript's workers do a launch's tasks: the module imports the function that calls
+        them."""
+        return self.target.has("atomics")
+
+    @property
     def has_threads(self) -> bool:
         """Whether a thread pool is included, which needs a system with POSIX threads."""
         return "linux" in self.target.triple

@@ -16,10 +16,11 @@ cache what it has written. It then helps with the other ranges. Further threads 
 
 class Sharing:
     """The writer of the functions that distribute tasks. `share` runs a launch, and `rounds` a launch with
-    rounds. `ranges`: most ranges of pieces that threads begin with."""
+    rounds. `ranges`: most ranges of pieces that threads begin with. `elsewhere`: the program always has a
+    `parallel` of its own."""
 
-    def __init__(self, prefix: str, writer: FunctionWriter, ranges: int) -> None:
-        self.prefix, self.w, self.ranges = prefix, writer, ranges
+    def __init__(self, prefix: str, writer: FunctionWriter, ranges: int, elsewhere: bool = False) -> None:
+        self.prefix, self.w, self.ranges, self.elsewhere = prefix, writer, ranges, elsewhere
         self.kernel = signature(KERNEL)
         self.parallel = self.own(PARALLEL)
 
@@ -30,6 +31,16 @@ class Sharing:
     def write(self) -> None:
         """Write `parallel`, which a program may replace, and the functions that distribute a launch's tasks
         by it."""
+        if self.elsewhere:
+            self.w.declare(self.parallel)
+        else:
+            self._parallel()
+        self._take_range()
+        self._take()
+        self._share()
+        self._share_rounds()
+
+    def _parallel(self) -> None:
         w = self.w
         with w.define(self.parallel, "weak") as params:
             number = w.local("i32", 1)
@@ -40,10 +51,6 @@ class Sharing:
                     w.ret()
                 w.call(self.task, params["context"], worker, at=params["function"])
                 self.increment(number, worker)
-        self._take_range()
-        self._take()
-        self._share()
-        self._share_rounds()
 
     @property
     def task(self) -> Signature:

@@ -13,12 +13,22 @@ from pathlib import Path
 from jangin.ahead.declarations import signatures
 from jangin.ahead.link import LinkError
 from jangin.ahead.model import Model
+from jangin.ahead.wasm_workers import SPINS, WORKERS
 from jangin.files import writing
 
 CODE = 10
 """The number of the section that holds functions' code (WebAssembly Core Specification 2.0, 5.5)."""
 STACK = 1 << 18
 """Bytes of the stack, for values that don't fit in registers: a kernel's tile and the tables of a run."""
+PAGE = 1 << 16
+"""Bytes of a page of WebAssembly's memory."""
+FIRST, MOST = 64, 1 << 15
+"""Pages of a memory that workers share: at first, and at most (2 GB). Engines only reserve the latter."""
+SHARED = (
+    "--import-memory", "--shared-memory", "--export-table",
+    f"--initial-memory={FIRST * PAGE}", f"--max-memory={MOST * PAGE}",
+)  # fmt: skip
+"""The linker's options for a memory that workers share."""
 
 
 def is_wasm(model: Model) -> bool:
@@ -41,6 +51,9 @@ def wasm_module(model: Model, made: bytes) -> bytes:
             "-z",
             f"stack-size={STACK}",
         ]
+        if model.has_workers:
+            options += SHARED
+            exported.append("__stack_pointer")
         names = [f"--export={name}" for name in (*exported, "__heap_base")]
         command = [*_linker(), *options, *names, "-o", str(out), str(object_file)]
         done = subprocess.run(command, capture_output=True, text=True)
@@ -81,6 +94,11 @@ def loader(model: Model) -> str:
     """Return the text of the JavaScript module that loads the model and runs it."""
     kept = model.state is not None
     text = _LOADER.replace("<KEPT>\n", _KEPT if kept else "").replace("<RESET>\n", _RESET if kept else "")
+    for mark, alone, several in WORKERS:
+        text = text.replace(mark, several if model.has_workers else alone)
+    numbers = {"<FIRST>": FIRST, "<MOST>": MOST, "<STACK>": STACK, "<SPINS>": SPINS}
+    for mark, number in numbers.items():
+        text = text.replace(mark, str(number))
     text = text.replace("<STATE, >", "this.state, " if kept else "").replace("<P>", model.prefix)
     return text.replace("<NAME>", model.name.replace("*/", ""))
 
@@ -114,17 +132,11 @@ async function bytes(name) {
   return response.arrayBuffer();
 }
 
-/* `code` and `weights`: the contents of <P>.wasm and <P>.bin, where they aren't beside this file. */
-export async function load({ code, weights } = {}) {
-  const [wasm, constants] = await Promise.all([code ?? bytes("<P>.wasm"), weights ?? bytes("<P>.bin")]);
-  const { instance } = await WebAssembly.instantiate(wasm, { env: library });
-  return new Model(instance.exports, constants);
-}
-
+<LOAD>
 class Model {
-  constructor(api, weights) {
+  constructor(api, weights<ARGUMENTS>) {
     this.api = api;
-    this.memory = api.memory;
+    this.memory = <MEMORY>;
     this.end = api.__heap_base.value ?? api.__heap_base;
     const size = Number(api.<P>_weights_bytes());
     const at = this.place(size);
@@ -135,10 +147,10 @@ class Model {
     this.inputs = this.names("input");
     this.outputs = this.names("output");
 <KEPT>
-    this.free = this.end;
+<START>    this.free = this.end;
   }
 <RESET>
-
+<METHODS>
   /* Memory at a multiple of 64 bytes behind all that was given out. */
   place(size) {
     const at = Math.ceil(this.end / 64) * 64;
@@ -150,7 +162,7 @@ class Model {
 
   text(at) {
     const all = new Uint8Array(this.memory.buffer);
-    return new TextDecoder().decode(all.subarray(at, all.indexOf(0, at)));
+    return new TextDecoder().decode(all.slice(at, all.indexOf(0, at)));  // shared bytes can't be decoded
   }
 
   check(code) {
@@ -183,7 +195,7 @@ class Model {
     });
     const given = places("input", this.inputs);
     const made = places("output", this.outputs);
-    const room = this.check(api.<P>_arena_bytes(sizes, 1));
+    const room = this.check(api.<P>_arena_bytes(sizes, <COUNT>));
     const arena = this.place(room);
     const tables = this.place(4 * (given.length + made.length) + 4);
     const addresses = new Uint32Array(this.memory.buffer, tables, given.length + made.length);
@@ -193,7 +205,7 @@ class Model {
       new Uint8Array(this.memory.buffer, at, size).set(
         new Uint8Array(arrays[n].buffer, arrays[n].byteOffset, size));
     });
-    this.check(api.<P>_run(<STATE, >tables, tables + 4 * given.length, sizes, arena, BigInt(room), 1));
+    this.check(api.<P>_run(<STATE, >tables, tables + 4 * given.length, sizes, arena, BigInt(room), <COUNT>));
     return made.map(({ at, size }, n) => {
       const View = this.type("output", n);
       return new View(this.memory.buffer, at, size / View.BYTES_PER_ELEMENT);

@@ -35,6 +35,7 @@ def _named() -> dict[str, Target]:
         riscv.RISCV64, riscv.RISCV64_V, micro.CORTEX_M0PLUS, micro.CORTEX_M4, micro.CORTEX_M7,
         micro.CORTEX_M33, micro.CORTEX_M55, micro.RISCV32IMC, micro.RISCV32GC,
         wasm.WASM32,
+        wasm.WASM32_THREADS,
     )  # fmt: skip
     return {t.name: t for t in targets}
 

@@ -36,3 +36,6 @@ Multiply-adds aren't fused. Relaxed SIMD may fuse them, but then gives other res
 does its dot product of bytes, unless one operand is unsigned and has 7 bits, and int8 models have no such
 operand. Engines keep values in the processor's registers, 16 on x86.
 """
+
+WASM32_THREADS = replace(WASM32, name="wasm32-threads", features=f"{WASM32.features},+atomics")
+"""WebAssembly whose memory several workers share. Browsers share memory only on isolated pages."""

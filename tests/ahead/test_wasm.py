@@ -164,6 +164,36 @@ def test_a_stream(tmp_path: Path) -> None:
         np.testing.assert_array_equal(q, integers.reshape(-1))
 
 
+SHARED = """
+import { load } from "./model.mjs";
+import { readFileSync, writeFileSync } from "node:fs";
+const x = new Float32Array(new Uint8Array(readFileSync("x.raw")).buffer), all = [];
+for (const threads of [1, 2, 3]) {
+  const model = await load({ threads });
+  for (let n = 0; n < 3; ++n) model.run([x]);
+  const [y] = model.run([x]);
+  all.push(Array.from(y));
+  model.close();
+}
+writeFileSync("made.json", JSON.stringify(all));
+"""
+
+
+def test_workers_share_launches(tmp_path: Path) -> None:
+    """Results are the same on one to three threads, of which some may have nothing to do."""
+    model, x = integers(16, 24, 3, 1, (40, 36)), np.random.default_rng().standard_normal((1, 16, 40, 36))
+    jangin.emit(model, "shared", "wasm32-threads", name="model").save(tmp_path)
+    x.astype(np.float32).tofile(tmp_path / "x.raw")
+    (tmp_path / "run.mjs").write_text(SHARED)
+    done = subprocess.run(["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[:4000]
+    expected = jangin.compile(model, "x86-64-v2")(x.astype(np.float32)).reshape(-1)
+    results = json.loads((tmp_path / "made.json").read_text())
+    assert len(results) == 3
+    for y in results:
+        np.testing.assert_array_equal(np.array(y, np.float32), expected)
+
+
 def test_other_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match="no 'object' is made for wasm32: shared can be"):
         jangin.emit(layers(), "object", "wasm32")
