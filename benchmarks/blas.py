@@ -279,7 +279,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--types", nargs="+", default=["s", "d"])
-    parser.add_argument("--only", default="", help="cases whose names begin so")
+    parser.add_argument("--only", nargs="+", default=[""], help="cases whose names begin so")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each case")
     parser.add_argument("--window", type=float, default=float("inf"), help="seconds after which the run ends")
     parser.add_argument(
@@ -298,7 +298,7 @@ def main() -> None:
         with started(threads) as libraries:
             for letter, case in [(t, case) for t in asked.types for case in cases(t)]:
                 key = f"{letter}{case[0]}, {threads}"
-                if key in rows or not case[0].startswith(asked.only):
+                if key in rows or not case[0].startswith(tuple(asked.only)):
                     continue
                 if time.perf_counter() > end:
                     print("the window is over: call again for the rest")

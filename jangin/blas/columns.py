@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from functools import reduce
 
 from jangin.blas.kernel import Kernel
 from jangin.blas.numbers import (
@@ -210,90 +210,6 @@ class Columns:
     def count(self, j: Expr) -> Expr:
         whole = self.n - 1 - j if self.lower else j
         return whole if self.width is None else minimum(whole, self.width)
-
-
-Work = Callable[[Kernel, Columns, Vector, Expr], Stmt]
-"""Returns the statements for column j of a triangle and a vector, from the kernel, columns, vector and j."""
-
-
-def multiplied_by(k: Kernel, a: Columns, out: Vector, j: Expr) -> Stmt:
-    """Return the step for column j of out := op(a) out."""
-    own, unit = out[j], k.is_set("diag")
-    if k.is_transposed:
-        start = own if unit else own * a.at(j, j)
-        return _summed_up(k, start, lambda i: a.at(i, j) * out[i], a, j, partial(out.store, j))
-
-    def work(own: Value) -> Stmt:
-        others = added("a", out, own, lambda i: a.at(i, j), a.begin(j), a.count(j))
-        return If(is_some(own), block(others, out.store(j, own if unit else own * a.at(j, j))))
-
-    return held("held", own, work)
-
-
-def solved_for(k: Kernel, a: Columns, out: Vector, j: Expr) -> Stmt:
-    """Return the step for column j of out := the solution y of op(a) y = out."""
-    own, unit = out[j], k.is_set("diag")
-    if k.is_transposed:
-        return _summed_up(
-            k, own, lambda i: -(a.at(i, j) * out[i]), a, j,
-            lambda total: out.store(j, total if unit else total / a.at(j, j)),
-        )  # fmt: skip
-
-    def work(own: Value) -> Stmt:
-        others = added("a", out, -own, lambda i: a.at(i, j), a.begin(j), a.count(j))
-        return block(out.store(j, own), others)
-
-    return If(is_some(own), held("held", own if unit else own / a.at(j, j), work))
-
-
-def _summed_up(
-    k: Kernel, start: Value, term: Callable[[Expr], Value], a: Columns, j: Expr, end: Callable[[Value], Stmt]
-) -> Stmt:
-    totals = Totals(k.dtype, k.parts)
-    terms = summed("d", totals, lambda _, i: term(i), a.begin(j), a.count(j), SUMS)
-    return totals.within(totals.put(0, start), terms, end(totals[0]))
-
-
-def in_order(k: Kernel, a: Columns, first_up: bool, column: Callable[[Expr], Stmt]) -> Stmt:
-    """Return a loop over the columns. Those of an upper triangle that isn't transposed are taken in ascending
-    order if `first_up`."""
-    step, j = Var("step"), Var("j")
-    ascending = first_up ^ a.lower ^ k.is_transposed
-    return For(step, a.n, Let(j, step if ascending else a.n - 1 - step, column(j)))
-
-
-def _triangular(k: Kernel, work: Work, first_up: bool) -> Tensor:
-    """Return a nest that works on a copy of x, a column after the other."""
-    name = k.routine.operands[0]
-    out, x = (Vector(Buffer(n, k.dtype, k["x"].shape), k.parts) for n in ("out", "x1"))
-    a = Columns(k, name, "x0")
-    copied = each("c", const(0), a.n, out.width, lambda i: out.store(i, x[i]))
-    loops = in_order(k, a, first_up, lambda j: work(k, a, out, j))
-    return k.nest(f"{name} x", block(copied, loops), "x")
-
-
-def solved_systems(k: Kernel) -> Tensor:
-    """b := the solution y of op(a) y = alpha b, or of y op(a) = alpha b.
-
-    The right sides are solved for one after the other. Each is a column of b, or a row of it."""
-    out, line = Buffer("out", k.dtype, k.result("b")), Var("line")
-    right = k.is_set("side")
-    own = Vector(out, k.parts, down=(line,)) if right else Vector(out, k.parts, of=(line,))
-    a, alpha = Columns(k, "a", "x1"), factor(k, "alpha")
-    scale = each("s", const(0), a.n, own.width, lambda i: own.store(i, scaled(alpha, own[i])))
-    loops = in_order(k, a, False, lambda j: solved_for(k, a, own, j))
-    body = block(scale, If(is_some(alpha), loops))
-    return k.nest("alpha a", For(line, k.size("m" if right else "n"), body, "parallel"), "b")
-
-
-def multiplied(k: Kernel) -> Tensor:
-    """x := op(a) x for a triangular `a`, dense, banded or packed."""
-    return _triangular(k, multiplied_by, True)
-
-
-def solved(k: Kernel) -> Tensor:
-    """x := the solution y of op(a) y = x for a triangular `a`, dense, banded or packed."""
-    return _triangular(k, solved_for, False)
 
 
 PARTS, LEAST = 8, 256

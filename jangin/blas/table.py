@@ -12,6 +12,7 @@ import jangin.blas.matvec as matvec
 import jangin.blas.products as products
 import jangin.blas.rotations as rotations
 import jangin.blas.solve as solve
+import jangin.blas.triangles as triangles
 import jangin.blas.vectors as vectors
 from jangin.blas.kernel import Kernel
 from jangin.blas.routine import PAIRS, PLACES, Routine
@@ -112,7 +113,7 @@ ROUTINES: Mapping[str, Routine] = {
                 f"{call}x,[{rest}lower,trans,diag,overwrite_x]",
                 {matrix: extent, "x": "n"}, "x", body,
             )
-            for what, body in (("mv", columns.multiplied), ("sv", columns.solved))
+            for what, body in (("mv", triangles.multiplied), ("sv", triangles.solved))
             for stored, matrix, extent, more, call, rest in (
                 ("r", "a", "n n", "a lda ", "a,", "offx,incx," if what == "mv" else "incx,offx,"),
                 ("b", "a", "k+1 n", "k a lda ", "k,a,", "incx,offx,"),
@@ -178,8 +179,8 @@ _LIKE: Mapping[str, str] = {
 """The complex routines that real ones have other names for."""
 _BODIES: Mapping[str, Callable[[Kernel], Tensor | tuple[Tensor, ...]]] = {
     "gemm": complexes.gemm, "gemmtr": complexes.gemmtr, "symm": complexes.symm,
-    "syrk": complexes.syrk, "syr2k": complexes.syr2k, "trmm": complexes.trmm, "trsm": columns.solved_systems,
-    "rotg": rotations.complex_rotg,
+    "syrk": complexes.syrk, "syr2k": complexes.syr2k, "trmm": complexes.trmm,
+    "trsm": triangles.solved_systems, "rotg": rotations.complex_rotg,
 }  # fmt: skip
 """The kernels of complex routines that differ from the real ones', by the real names."""
 _REAL_ONLY = {*_LIKE.values(), "sdsdot", "dsdot", "rotm", "rotmg"} - {
