@@ -24,11 +24,11 @@ import jangin
 from jangin.compiler.local import confirm
 from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.element_types import number_tensor
-from jangin.frontends.torch.parts import copied, refused, split, unknown
+from jangin.frontends.torch.parts import copied, is_said, refused, split, unknown
 from jangin.frontends.torch.sizes import Sizes, numbers
 from jangin.frontends.torch.tensors import Run, on_tensors
 from jangin.frontends.torch.trace import OPERANDS, placeholders, traced_graph
-from jangin.frontends.torch.training import is_mask, training_table
+from jangin.frontends.torch.training import training_table
 from jangin.frontends.torch.views import Views, part_views
 from jangin.ir.graph import CompileError
 from jangin.ir.own_names import own_name
@@ -228,9 +228,9 @@ class _Compiled:
 
     def _part(self, args: Sequence[Any], without: Mapping[torch.fx.Node, Exception]) -> None:
         """Split the graph at the nodes `without`, which PyTorch runs. A warning names their operators, except
-        for the masks of dropout, which PyTorch always draws."""
+        for masks of dropout and checks of sizes, which are always PyTorch's."""
         for node, problem in without.items():
-            if not is_mask(node):
+            if is_said(node):
                 _say_once(str(node.target), problem)
         held = self._held(args)
         parts: list[tuple[_Compiled, list[Any]]] = []

@@ -28,6 +28,7 @@ from jangin.ir.errors import CompileError
 Compiler = Callable[[GraphModule, Mapping[int, str]], Callable[[list[Any]], Sequence[Any]]]
 """A function that compiles a part of a graph and returns a function that runs it. Its arguments are the part,
 and the names of some of the part's inputs by position."""
+CHECK = torch.ops.aten._assert_scalar.default
 
 
 def copied(module: GraphModule) -> GraphModule:
@@ -42,7 +43,7 @@ def copied(module: GraphModule) -> GraphModule:
 def unknown(module: GraphModule) -> dict[Node, Exception]:
     """Return the nodes that can't be compiled whatever their sizes are, each with its error. Their operators
     are unknown, or kernels don't have a type in them."""
-    errors: dict[Node, Exception] = {}
+    errors: dict[Node, Exception] = {n: CompileError("PyTorch checks it") for n in _checks(module)}
     for node in _computing(module):
         try:
             if is_mask(node) or node.target in DRAWING:
@@ -65,6 +66,25 @@ def refused(module: GraphModule, held: Mapping[str, Tensor], env: Any) -> dict[N
         except Exception as error:  # PyTorch can run the node, whatever the error is
             errors[node] = error
     return errors
+
+
+def is_said(node: Node) -> bool:
+    """Tell if a user should know that PyTorch runs a node. It draws masks and checks sizes in any case."""
+    return not is_mask(node) and node.target is not CHECK
+
+
+def _checks(module: GraphModule) -> list[Node]:
+    """Return the checks of numbers that depend on data, such as those of `torch._check`. A size is never
+    negative."""
+    return [n for n in module.graph.nodes if n.target is CHECK and not _always_holds(n.args[0])]
+
+
+def _always_holds(condition: Any) -> bool:
+    if not isinstance(condition, Node):
+        return bool(condition)
+    size, least = [*condition.args, None, None][:2]
+    is_size = isinstance(size, Node) and size.target is torch.ops.aten.sym_size.int
+    return condition.target is operator.ge and is_size and least == 0
 
 
 def _computing(module: GraphModule) -> list[Node]:

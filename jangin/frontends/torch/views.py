@@ -136,7 +136,8 @@ def _order(tensor: Tensor) -> list[int] | None:
     left = [i for i in axes if not known(tensor.shape[i] == 1)]
     order: list[int] = []
     count: Any = 1
-    while left and 0 not in tensor.shape:
+    empty = any(known(size == 0) for size in tensor.shape)
+    while left and not empty:
         last = next((i for i in reversed(left) if known(tensor.stride(i) == count)), None)
         if last is None:
             return None

@@ -406,3 +406,25 @@ def test_what_pytorch_runs_never_fails(count: int) -> None:
     for samples near steep places of a function (the logarithm of gamma, inverses)."""
     checked = sum(map(check_operator, sampled(count)))
     assert checked >= count * 3 // 4
+
+
+@pytest.mark.parametrize("given", [torch.int64, torch.float64], ids=str)
+def test_products_that_eager_refuses_are_refused(given: torch.dtype) -> None:
+    x, layer = torch.ones(2, 4, dtype=given), torch.nn.Linear(4, 3)
+    for function in (lambda v: v @ layer.weight.T, layer):
+        with pytest.raises(RuntimeError), torch.no_grad():
+            torch.compile(function, backend="jangin")(x)
+
+
+@pytest.mark.filterwarnings("error::UserWarning:jangin")
+def test_checks_of_sizes_that_depend_on_data_are_kept() -> None:
+    def places(x: torch.Tensor) -> torch.Tensor:
+        found = x.nonzero()
+        torch._check(found.size(0) == 2)
+        return found + 3
+
+    with torch._dynamo.config.patch(capture_dynamic_output_shape_ops=True):
+        compiled = torch.compile(places, backend="jangin")
+        assert compiled(torch.tensor([0, 5, 0, 1])).tolist() == [[4], [6]]
+        with pytest.raises(RuntimeError, match="assertion failed"):
+            compiled(torch.tensor([0, 5, 3, 1]))

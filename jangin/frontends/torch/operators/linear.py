@@ -39,7 +39,15 @@ def matmul(
 ) -> Tensor:
     right = mat2 or other or given.get("vec") or given.get("tensor")
     assert isinstance(right, Tensor)
+    _check_types(self, right)
     return multiply(b, self, right)
+
+
+def _check_types(x: Tensor, y: Tensor) -> None:
+    """Raise CompileError if PyTorch refuses a product. Graphs may have one, because PyTorch's tensors without
+    contents don't compare the types."""
+    if x.dtype is not y.dtype:
+        raise CompileError(f"a product of {x.dtype} and {y.dtype}: PyTorch takes two tensors of one type")
 
 
 @lowers("addmm", "baddbmm", "addmv", "addbmm")
@@ -48,6 +56,7 @@ def addmm(
 ) -> Tensor:
     """Return beta * self + alpha * (the product of the two other tensors). `self` isn't read if beta is 0."""
     left, right = matrices.values()
+    _check_types(left, right)
     y = multiply(b, widen(b, left), widen(b, right))
     if y.rank > len(out.shape):
         y = b.reduce("sum", y, [0])
@@ -67,6 +76,7 @@ def _scaled_sum(b: Builder, out: Result, y: Tensor, c: Tensor, alpha: float, bet
 def linear(b: Builder, out: Result, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the product of the input [..., K] and the transposed weight [N, K], plus the bias [N]. 16-bit
     floats are rounded only at the end."""
+    _check_types(input, weight)
     x, w = widen(b, input), widen(b, weight)
     if w.rank == 1:
         y = multiply(b, x, w)
