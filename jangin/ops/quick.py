@@ -59,7 +59,8 @@ def quick_node(
         if isinstance(node.attrs, Map):
             return _map(node.attrs, dtype, inputs, symbols, memory, unused)
         if isinstance(node.attrs, Conv):
-            return _conv(node.attrs, dtype, *inputs, memory, threads)
+            x, w = inputs
+            return _conv(node.attrs, dtype, x, w, memory, threads)
         if isinstance(node.attrs, Concat):
             return _concat(node.attrs, dtype, inputs, memory)
     return None
