@@ -88,6 +88,7 @@ def _with_narrow_operands(graph: Graph, products: Sequence[Product], target: Tar
         node = producers[name]
         if name not in narrow:
             inputs, attrs = node.inputs, node.attrs
+            assert isinstance(attrs, (Map, Reshape, Transpose))
             if not isinstance(attrs, Map):
                 inputs = (moved(inputs[0]),)
             elif isinstance(attrs.body, Cast):
