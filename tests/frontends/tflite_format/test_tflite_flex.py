@@ -347,7 +347,7 @@ def test_a_file_trains_infers_saves_and_restores() -> None:
         wanted, filters, weights = step_in_float64(x.astype(float), target, filters, weights)
         errors.append(train(x, target))
         np.testing.assert_allclose(errors[-1], wanted, rtol=0, atol=1e-4)
-    assert np.square(errors[-1]).sum() < np.square(errors[0]).sum() , "nothing was learnt"
+    assert np.square(errors[-1]).sum() < np.square(errors[0]).sum(), "nothing was learnt"
     trained = save.run({})
     np.testing.assert_allclose(trained["filters"], filters, rtol=0, atol=1e-4)
     np.testing.assert_allclose(trained["weights"], weights, rtol=0, atol=1e-4)
