@@ -98,7 +98,8 @@ class Cuda(Dialect):
         if asked_shared(func):
             memory_of_group = f"ASKED_SHARED({room})"
         bounds = str(threads(func) if own else 1)
-        if any(isinstance(s, For) and s.kind == "warp" for s in statements(func.body)):
+        warps = any(isinstance(s, For) and s.kind == "warp" for s in statements(func.body))
+        if warps or launch_buffer(func) is not None:
             bounds += ", 1"  # the compiler would spill some registers to let more groups run side by side
         return "\n".join([
             f'extern "C" __global__ void __launch_bounds__({bounds})',
