@@ -14,7 +14,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -22,6 +22,8 @@ from typing import Any
 from jangin.compiler.cache import TUNED, make_folder, own, source_digest
 from jangin.environment import cache_folder
 from jangin.ir.records import dataclass
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices import webgpu_adapters
 from jangin.runtime.system.processor import processor_name
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate
@@ -104,10 +106,22 @@ class Point:
 
 def place_of(target: Target, threads: int, libraries: str, objective: str) -> str:
     """Return the text that identifies where figures are valid. It names this machine's processor, the target
-    with its memories, the threads, the libraries, the objective and the compiler's version."""
+    with its memories, the adapter, the threads, the libraries, the objective and the compiler's version."""
     sizes = target.machine.memories
-    at = f"{processor_name()} {target} {sizes} threads={threads}"
+    at = f"{processor_name()} {target}{_adapter(target)} {sizes} threads={threads}"
     return f"{at} {libraries} {objective} {source_digest()}"
+
+
+def _adapter(target: Target) -> str:
+    """Return the WebGPU adapter that runs a target's code here, with its driver.
+
+    Return "" without one, and for other targets, whose names say where figures are valid."""
+    if target.device != webgpu_adapters.PREFIX:
+        return ""
+    with suppress(LoadError):
+        adapter = webgpu_adapters.of_target(str(target))
+        return f" on {adapter.identity}, {adapter.driver}"
+    return ""
 
 
 class Store:

@@ -24,6 +24,7 @@ from jangin.runtime.devices.driver import DriverError
 from jangin.runtime.devices.wgsl import AXIS, Shader, extent
 from jangin.targets import resolve
 from jangin.targets.webgpu import WEBGPU
+from jangin.tune.store import place_of
 
 ADAPTERS = usable()
 needed = pytest.mark.skipif(not ADAPTERS, reason=NONE)
@@ -89,6 +90,18 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(LoadError, match=r"pip install 'jangin\[webgpu\]'"):
         webgpu_adapters.adapters()
     webgpu_adapters._adapters.cache_clear()
+
+
+@needed
+def test_tuned_kernels_are_kept_by_adapter_and_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = [place_of(WEBGPU, 1, "never", "latency")]
+    for change in ({"driver": "Mesa 99"}, {"name": "another"}):
+        other = replace(ADAPTERS[0], **change)
+        monkeypatch.setattr(webgpu_adapters, "_adapters", lambda other=other: (other,))
+        places.append(place_of(WEBGPU, 1, "never", "latency"))
+    monkeypatch.setattr(webgpu_adapters, "_adapters", lambda: ())
+    places.append(place_of(WEBGPU, 1, "never", "latency"))
+    assert len({*places}) == 4 and ADAPTERS[0].driver in places[0]
 
 
 @needed
