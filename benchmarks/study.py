@@ -6,6 +6,12 @@ These commands make the models, the study and the file:
     jangin study .cache/study/*.onnx --engines all --threads 1,2 --batch 1,8 --precision float32,int8 \\
         --rounds 5 --seconds 0.05 -o .cache/report
     python benchmarks/study.py .cache/report
+
+The products of libraries are a study of their own, without a model. Its reference takes a minute for
+the order 4096:
+
+    jangin study --engines jangin --threads 1,2 --products 64..2048 -o .cache/products
+    python benchmarks/study.py .cache/products --name products --title "Matrix products by library"
 """
 
 from __future__ import annotations
@@ -36,6 +42,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("report", type=Path, help="the folder of the study")
     parser.add_argument("--baseline", default="im2col", help="the engine that others are compared with")
+    parser.add_argument("--name", default="study", help="the file's name among the results")
+    parser.add_argument("--title", default="A study of five networks in all engines")
     args = parser.parse_args()
     record: dict[str, Any] = json.loads((args.report / RECORD).read_text(encoding="utf-8"))
     rows: list[Row] = report.ordered(record, RowFile(args.report / ROWS).rows)
@@ -48,7 +56,7 @@ def main() -> None:
                 [cell.replace("|", "/").replace("\n", " ")[:REASON] for cell in row] for row in table.rows
             ]
             parts.append(sections.Table(table.columns, lines))
-    print(sections.Section("A study of five networks in all engines", parts).save("study"))
+    print(sections.Section(args.title, parts).save(args.name))
 
 
 if __name__ == "__main__":
