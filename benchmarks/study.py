@@ -11,7 +11,9 @@ The products of libraries are a study of their own, without a model. Its referen
 the order 4096:
 
     jangin study --engines jangin --threads 1,2 --products 64..2048 -o .cache/products
-    python benchmarks/study.py .cache/products --name products --title "Matrix products by library"
+    jangin study --engines jangin --products 64x144x3025,24x144x3136 -o .cache/windows
+    python benchmarks/study.py .cache/products .cache/windows --baseline openblas --name products \\
+        --title "Matrix products by library"
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ import sections
 
 from jangin.study import report
 from jangin.study.products import Product, by_name
-from jangin.study.rows import Row, RowFile
+from jangin.study.rows import BUSY, Row, RowFile
 from jangin.study.settings import RECORD, ROWS
 from jangin.study.tables import tables
 
@@ -38,24 +40,31 @@ REASON = 100
 """The most characters of the reason why an engine has no figures."""
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("report", type=Path, help="the folder of the study")
-    parser.add_argument("--baseline", default="im2col", help="the engine that others are compared with")
-    parser.add_argument("--name", default="study", help="the file's name among the results")
-    parser.add_argument("--title", default="A study of five networks in all engines")
-    args = parser.parse_args()
-    record: dict[str, Any] = json.loads((args.report / RECORD).read_text(encoding="utf-8"))
-    rows: list[Row] = report.ordered(record, RowFile(args.report / ROWS).rows)
+def _parts(folder: Path, baseline: str) -> list[str | sections.Table]:
+    """Return a study's description and its tables, without rows that other processes disturbed."""
+    record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
+    rows: list[Row] = report.ordered(record, RowFile(folder / ROWS).rows)
+    rows = [r for r in rows if r.crowd <= BUSY]
     products = by_name([Product(**sizes) for sizes in record["products"]])
     parts: list[str | sections.Table] = [report.describe(record, rows)]
-    for table in tables(rows, record["engines"], args.baseline, products):
+    for table in tables(rows, record["engines"], baseline, products):
         if table.title.startswith(KEPT):
             parts.append(f"**{table.title}.** {table.note}".strip())
             lines = [
                 [cell.replace("|", "/").replace("\n", " ")[:REASON] for cell in row] for row in table.rows
             ]
             parts.append(sections.Table(table.columns, lines))
+    return parts
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("report", type=Path, nargs="+", help="the folders of studies")
+    parser.add_argument("--baseline", default="im2col", help="the engine that others are compared with")
+    parser.add_argument("--name", default="study", help="the file's name among the results")
+    parser.add_argument("--title", default="A study of five networks in all engines")
+    args = parser.parse_args()
+    parts = [part for folder in args.report for part in _parts(folder, args.baseline)]
     print(sections.Section(args.title, parts).save(args.name))
 
 
