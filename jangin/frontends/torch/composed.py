@@ -67,7 +67,8 @@ def _embedding_bag(
     padding_idx: int = -1,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the sum (mode 0), mean (1) or maxima (2) of the rows of each bag. A bag begins at its offset.
-    Indices that are `padding_idx` don't count. The bags of indices and their sizes come too."""
+    Indices that are `padding_idx` don't count. The bags of indices, their sizes, and the rows that have
+    the maxima come too."""
     starts = offsets[:-1] if include_last_offset else offsets
     bags, count = starts.shape[0], indices.shape[0]
     rows, kept = weight[indices], indices != padding_idx
@@ -77,7 +78,11 @@ def _embedding_bag(
         rows = torch.where(kept[:, None], rows, float("-inf"))
         start = rows.new_full((bags, rows.shape[1]), float("-inf"))
         most = start.scatter_reduce(0, bag[:, None].expand(rows.shape), rows, "amax")
-        return torch.where(sizes[:, None] > 0, most, 0), bag, sizes, sizes
+        places = torch.arange(count, device=indices.device)[:, None]
+        best = torch.where(kept[:, None] & (rows == most[bag]), places, count - 1)
+        first = torch.full_like(most, count - 1, dtype=torch.int64)
+        first = first.scatter_reduce(0, bag[:, None].expand(rows.shape), best, "amin")
+        return torch.where(sizes[:, None] > 0, most, 0), bag, sizes, indices[first]
     rows = torch.where(kept[:, None], rows, 0)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[:, None]

@@ -127,6 +127,7 @@ OPERATORS = {
     "masked": lambda x, w: F.scaled_dot_product_attention(x, x * 2, x, (x < 1).detach()),
     "dropout": lambda x, w: F.dropout(x.transpose(1, 2), 0.4) + F.alpha_dropout(x, 0.3).transpose(1, 2),
     "norms": lambda x, w: F.group_norm(F.layer_norm(x, x.shape[2:]), 2, w[0, :, 0, 0], w[1, :, 0, 0]),
+    "windows": lambda x, w: x.unfold(2, 3, 2).square() * w.sum(),
     "looked up": lambda x, w: F.embedding(torch.tensor([3, 1, 3]), w.flatten(1)) * x.mean(),
 }  # fmt: skip
 
@@ -165,6 +166,23 @@ def test_gradients_of_resizings_that_are_called_directly(name: str, size: tuple[
     torch.manual_seed(0)
     g = torch.randn(2, 3, 6, 12)
     torch.testing.assert_close(torch.compile(function, backend=backend)(g), function(g), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:jangin leaves")  # PyTorch makes the gradient of sums
+@pytest.mark.parametrize("mode", ["sum", "max"])
+def test_gradients_of_bags(mode: str) -> None:
+    """PyTorch's backward operators read what the compiled forward graph keeps: bags, sizes and places."""
+
+    def function(w: Any) -> Any:
+        return F.embedding_bag(torch.tensor([[3, 1], [3, 0]]), w, mode=mode)
+
+    torch.manual_seed(0)
+    given, found = torch.randn(4, 6), []
+    for run in (function, torch.compile(function, backend=backend)):
+        w = given.clone().requires_grad_()
+        run(w).square().sum().backward()
+        found.append(w.grad)
+    torch.testing.assert_close(found[1], found[0], rtol=1e-5, atol=1e-5)
 
 
 def test_two_processes_train_as_one(tmp_path: Path) -> None:
