@@ -86,15 +86,12 @@ def _with_narrow_operands(graph: Graph, products: Sequence[Product], target: Tar
     def moved(name: str) -> str:
         """Return the 16-bit value that a widened one comes from, moved in the same way."""
         node = producers[name]
-        if name not in narrow:
-            inputs, attrs = node.inputs, node.attrs
-            assert isinstance(attrs, (Map, Reshape, Transpose))
-            if not isinstance(attrs, Map):
-                inputs = (moved(inputs[0]),)
-            elif isinstance(attrs.body, Cast):
-                attrs = Map(attrs.body.a)
-            alone = isinstance(attrs, Map) and isinstance(attrs.body, Var)
-            narrow[name] = inputs[0] if alone else run.add(attrs, inputs, f"{name}.narrow", node.source)
+        attrs, hint = node.attrs, f"{name}.narrow"
+        if name not in narrow and isinstance(attrs, (Reshape, Transpose)):
+            narrow[name] = run.add(attrs, [moved(node.inputs[0])], hint, node.source)
+        elif name not in narrow and isinstance(attrs, Map) and isinstance(attrs.body, Cast):
+            body, plain = attrs.body.a, len(node.inputs) == 1 and isinstance(attrs.body.a, Var)
+            narrow[name] = node.inputs[0] if plain else run.add(Map(body), node.inputs, hint, node.source)
         return narrow[name]
 
     for node in graph.nodes:
