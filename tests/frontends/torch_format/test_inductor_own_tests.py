@@ -49,9 +49,11 @@ INNER = (
 """Words of tests that count Inductor's kernels, read its code or call its inner functions."""
 ROUNDED = "sums of a thousand products are added in another order; both are within 1e-6 of float64's"
 NEWER = "PyTorch 2.13 lacks the operator, which 2.6 had"
+REWORDED = "PyTorch 2.13 refuses gradients of integers by another message than the test expects"
 FAILS = {
     "test_cat_extern_kernel_cpu": ROUNDED, "test_conv2d_backward_channels_last_cpu": ROUNDED,
     "test_low_memory_max_pool_cpu": NEWER, "test_should_pad_bench_for_bmm_cpu": NEWER,
+    "test_linear_mixed_dtype_cpu": REWORDED,
 }  # fmt: skip
 
 
