@@ -21,8 +21,7 @@ from jangin.blas.routine import NUMPY, NUMPY_REALS, PAIRS, Routine
 from jangin.blas.table import BATCHED, COMPLEX, ROUTINES
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
-from jangin.runtime.calls import Function, Result, are_known
-from jangin.runtime.system import in_children
+from jangin.runtime.calls import Function, Result, are_known, forget_all
 
 _OPTION_OF = {"lower": "uplo", "trans_a": "transa", "trans_b": "transb"}
 """SciPy's names of options that Fortran calls otherwise."""
@@ -80,8 +79,6 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
         return results
 
     native = Function(name, general) if are_known() else None
-    if native is not None:
-        _natives.append(native)
     call: Any = general if native is None else partial(native.function)  # a partial function takes attributes
     call.__name__ = call.__qualname__ = name
     call.__doc__ = f"{name}({routine.scipy})\n\nSee scipy.linalg.blas.{name}."
@@ -90,23 +87,11 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
     return function_of_type
 
 
-_natives: list[Function] = []
-"""The functions of all routines so far. They know calls on the number of threads that is set."""
-
-
 def set_threads(threads: int | None) -> None:
     """Let all later calls run on `threads` threads. None, the default, means as many as the process may
     use."""
     set_number(threads)
-    _forget()
-
-
-def _forget() -> None:
-    for native in _natives:
-        native.forget()
-
-
-in_children(_forget)  # a forked process has no threads but its own
+    forget_all()
 
 
 class _Call:

@@ -20,6 +20,7 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.runtime.arrays import DESCRIBED, address, wanted
 from jangin.runtime.arrays import HEAD as OWN_HEAD
+from jangin.runtime.system.processes import after_fork
 
 HEAD = 16
 """Bytes at the beginning of each object, in the Pythons whose objects the code reads."""
@@ -165,6 +166,7 @@ class Function:
         self.function = new(ctypes.addressof(self._described), self._state, None)
         self._last: Known | None = None
         self.known: Known | None = None
+        _all.append(self)
 
     def forget(self) -> None:
         """Let every call go to the general function."""
@@ -179,6 +181,18 @@ class Function:
         self._last = self.known = known
         self._state[STATE.index("record")] = address(known.record)
         self._described.code = known.code
+
+
+_all: list[Function] = []
+
+
+def forget_all() -> None:
+    """Let every call of every function go to its general one."""
+    for function in _all:
+        function.forget()
+
+
+after_fork(forget_all)  # a forked process has no threads but its own
 
 
 @cache
