@@ -128,8 +128,7 @@ ALLOWED = {
     },
     "optim": {"ir", "ops"},
     "blas": {
-        "ahead", "compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime", "runtime.system",
-        "targets",
+        "ahead", "compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime", "targets",
     },
     "training": {
         "ahead", "compiler.cases", "compiler.driver", "compiler.pipeline", "environment", "files",

@@ -20,7 +20,7 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.runtime.arrays import DESCRIBED, address, wanted
 from jangin.runtime.arrays import HEAD as OWN_HEAD
-from jangin.runtime.system.processes import after_fork
+from jangin.runtime.system import in_children
 
 HEAD = 16
 """Bytes at the beginning of each object, in the Pythons whose objects the code reads."""
@@ -192,7 +192,7 @@ def forget_all() -> None:
         function.forget()
 
 
-after_fork(forget_all)  # a forked process has no threads but its own
+in_children(forget_all)  # a forked process has no threads but its own
 
 
 @cache
