@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,18 @@ def model(tmp_path: Path) -> Path:
     w = np.random.default_rng(1).standard_normal((4, 5), np.float32)
     nodes = helper.make_node("MatMul", ["x", "w"], ["m"]), helper.make_node("Softmax", ["m"], ["y"])
     return saved(tmp_path / "net.onnx", *nodes, shape=["n", 4], constants={"w": w})
+
+
+@pytest.fixture
+def deep(tmp_path: Path) -> Path:
+    """A model of many sizes, which takes a second and more to compile."""
+    random, sizes, nodes, constants = np.random.default_rng(1), [4, *range(7, 47), 5], [], {}
+    for n, (rows, columns) in enumerate(pairwise(sizes)):
+        constants[f"w{n}"] = random.standard_normal((rows, columns), np.float32)
+        nodes.append(helper.make_node("MatMul", [f"y{n}" if n else "x", f"w{n}"], [f"m{n}"]))
+        last = n + 2 == len(sizes)
+        nodes.append(helper.make_node("Softmax", [f"m{n}"], ["y" if last else f"y{n + 1}"]))
+    return saved(tmp_path / "deep.onnx", *nodes, shape=["n", 4], constants=constants)
 
 
 @pytest.fixture
@@ -349,10 +362,8 @@ time.sleep(60)  # another thread may take the signal, and the main thread is int
 
 
 @pytest.mark.parametrize("more", ["", INTERRUPTED], ids=["no cache", "interrupted"])
-def test_nothing_goes_on_without_a_cache_or_after_an_interrupt(
-    model: Path, tmp_path: Path, more: str
-) -> None:
-    process = early(model, tmp_path / "cache" if more else None, more)
+def test_nothing_goes_on_without_a_cache_or_after_an_interrupt(deep: Path, tmp_path: Path, more: str) -> None:
+    process = early(deep, tmp_path / "cache" if more else None, more)
     until(lambda: ended(process))
     assert not [*tmp_path.rglob("*.jgn")]
 

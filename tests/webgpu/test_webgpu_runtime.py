@@ -271,6 +271,27 @@ def test_a_lost_device_is_said_and_the_next_load_works(tmp_path: Path) -> None:
 
 
 @needed
+@pytest.mark.timeout(60)
+def test_a_device_destroyed_while_a_run_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """wgpu's thread, which tells the end of the wait, ends with the device. The run ends nevertheless."""
+    file = tmp_path / "m.jgn"
+    jangin.build(perceptron(), "webgpu", cache=False).save(file)
+    exe, device = jangin.load(file), webgpu.opened(ADAPTERS[0]).device
+    poller = device._poller
+    begin = type(device.create_buffer(size=4, usage=9)).map_async
+
+    def destroyed(*args: Any, **given: Any) -> Any:
+        poller._poll_func = lambda block: None  # it doesn't meet the end
+        promise = begin(*args, **given)
+        device.destroy()
+        return promise
+
+    monkeypatch.setattr(type(device.create_buffer(size=4, usage=9)), "map_async", destroyed)
+    with pytest.raises(RuntimeError, match="the device is lost"):
+        exe(floats(4, 20))
+
+
+@needed
 def test_a_device_destroyed_in_the_middle_of_runs(tmp_path: Path) -> None:
     """Each run gives the right numbers or the error, and the next load works, also without a failed run."""
     x, file = floats(64, 20), tmp_path / "m.jgn"

@@ -36,6 +36,8 @@ FEATURES = {"subgroup": SUBGROUPS, "shader-f16": F16}
 """wgpu's names of the features for which shaders have another form, and WebGPU's."""
 KEPT = 64
 """The most prepared launches that a kernel keeps, each for certain numbers and memory."""
+PATIENCE = 0.5
+"""Seconds after which a wait asks the device itself whether it is done. Usually wgpu's thread tells."""
 TEXT = 1200
 """The most characters of a device's messages that an error repeats."""
 _USES = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
@@ -154,15 +156,21 @@ def _write(opened: Opened, to: Buffer, array: Array) -> None:
         opened.device.queue.write_buffer(to.handle, to.start + whole, last)
 
 
-def _map(staged: Any) -> None:
-    """Wait for a buffer. wgpu's thread that waits for the device ends as soon as the device is destroyed, and
-    the call fails by an error of this thread."""
+def _map(opened: Opened, staged: Any) -> None:
+    """Wait for a buffer. wgpu's thread that waits for the device ends as soon as the device is destroyed. The
+    call then fails by an error of the thread, or nobody else asks the device whether it is done."""
     try:
-        staged.map_sync(wgpu.MapMode.READ)
+        promise = staged.map_async(wgpu.MapMode.READ)
+        while not promise._thread_event.wait(PATIENCE):
+            opened.device._poll()
+        promise.sync_wait()
+        gone = opened.device._poller is None
     except (AttributeError, RuntimeError) as error:
         if "poll" not in str(error).lower() and "get_token" not in str(error):
             raise
         raise Error(f"the device is lost ({error})") from error
+    if gone:  # reading mapped memory of a destroyed device ends the process
+        raise Error("the device is lost: it was destroyed")
 
 
 class Queue:
@@ -203,7 +211,7 @@ class Queue:
         reads, self._reads = self._reads, []
         with told():
             for array, staged in reads:
-                _map(staged)
+                _map(self._opened, staged)
                 raw = np.frombuffer(staged.read_mapped(), np.uint8)[: array.nbytes]
                 array.reshape(-1).view(np.uint8)[:] = raw
                 staged.unmap()
