@@ -1,8 +1,8 @@
 """Candidates in a package for WebGPU. The loader measures them on request, and keeps the winners.
 
 A *way* is a whole plan whose kernels have other schedules. A launch of a way is a candidate for the launch at
-the same place of the package's plan, if both have the same buffers apart from weights. Weights may be packed
-in another order, so that a way may bring its own."""
+the same place of the package's plan. Both must have the same buffers apart from weights. Weights may be
+packed in another order, so that a way may bring its own."""
 
 from __future__ import annotations
 

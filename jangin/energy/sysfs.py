@@ -119,8 +119,8 @@ def _numbered(chip: Path, kind: str) -> list[Path]:
 
 
 def _label(file: Path) -> str:
-    """Return the name of a sensor, given the file of its value: its label, or else the first part of the
-    file's name, such as "power1"."""
+    """Return the name of a sensor, given the file of its value. The name is its label, or else the first
+    part of the file's name, such as "power1"."""
     sensor = file.name.rpartition("_")[0]
     return text_of(file.with_name(f"{sensor}_label")) or sensor
 

@@ -20,8 +20,8 @@ TILE = (8, 8)
 """Rows and columns of a work-item's part of a product. On lavapipe, networks take 0.83 to 0.91 of the
 processor time of a tile of 4 x 8, and load 0.3 to 0.8 s longer. The small tile (`Gpu.emitted`) is slower."""
 OTHERS: tuple[Mapping[str, Any], ...] = ({"tile": TILE}, {"compiling": 0.0})
-"""Other figures, by which the candidates of a package are scheduled: with larger tiles, or with panels in
-shared memory, whatever their shaders take to compile."""
+"""Other figures, by which the candidates of a package are scheduled. They have larger tiles, or panels in
+shared memory, however long their shaders take to compile."""
 NO_WINOGRAD = WinogradFigures(gain=0.0)
 """Winograd's method is never estimated to pay. Without it networks run as quickly on lavapipe. They have
 fewer shaders to compile, and weights that are up to 4 times smaller."""

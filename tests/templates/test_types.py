@@ -157,6 +157,12 @@ def requantized(
     return requantize(t.b, sums, t.b.scalar(0.01, F32), t.b.scalar(3, dtype))
 
 
+def symmetric_row(t: Layers) -> Tensor:
+    """Return the product of one row, with weights from -127 to 127."""
+    w = np.random.default_rng(0).integers(-127, 128, (768, 45)).astype(np.int8)
+    return integer_matmul(t.b, t.input(1, 768, dtype=I8), t.b.const(w))
+
+
 def in_blocks(t: Layers, rows: int, bits: int) -> Tensor:
     """Return a product with block-quantized weights, in blocks of 32."""
     random = np.random.default_rng(0)
@@ -170,6 +176,7 @@ OF_NETS: dict[str, Layer] = {
     "3x3, 8 bits": lambda t: requantized(t, 3, most=127),
     "signed": lambda t: requantized(t, 3, most=127, dtype=I8),
     "1x1": lambda t: requantized(t, 1, most=127),
+    "signed, one row": symmetric_row,
     "grouped": lambda t: requantized(t, 3, groups=2, most=127),
     "image": lambda t: requantized(t, 3, 2, channels=3),
     "one channel": lambda t: requantized(t, 3, 2, channels=1),
