@@ -49,7 +49,7 @@ export async function load({ code, weights, threads } = {}) {
 }
 
 /* The words of memory that the threads share. */
-const TURN = 0, LEFT = 1, TASK = 2, CONTEXT = 3, COUNT = 4, WORDS = 5;
+const TURN = 0, LEFT = 1, TASK = 2, CONTEXT = 3, COUNT = 4, FAILED = 5, WORDS = 6;
 """
 
 _START = """    this.threads = threads;
@@ -80,9 +80,16 @@ _METHODS = """
       Atomics.store(words, LEFT, this.workers.length);
       Atomics.add(words, TURN, 1);
       Atomics.notify(words, TURN);
-      run(context, 0);
-      for (let left, n = 0; (left = Atomics.load(words, LEFT)); ++n)
-        if (n > <SPINS> && sleeps) Atomics.wait(words, LEFT, left);
+      try {
+        run(context, 0);
+      } finally {
+        for (let left, n = 0; (left = Atomics.load(words, LEFT)); ++n)
+          if (n > <SPINS> && sleeps) Atomics.wait(words, LEFT, left);
+      }
+      if (words[FAILED]) {
+        words[FAILED] = 0;
+        throw new Error("a worker's part of a launch failed");
+      }
       for (let n = this.workers.length + 1; n < count; ++n) run(context, n);
     };
   }
@@ -91,9 +98,10 @@ _METHODS = """
     return this.api.__indirect_function_table;
   }
 
-  /* Ends the workers. No run may be going on or follow. */
+  /* Ends the workers. No run may be going on. Later runs take this thread alone. */
   close() {
     this.workers.forEach((worker) => worker.terminate());
+    this.workers = [];
   }
 """
 
@@ -116,7 +124,7 @@ def worker(model: Model) -> str:
 
 _WORKER = """/* A worker of <NAME>, which <P>.mjs starts. It does its part of each launch. */
 
-const TURN = 0, LEFT = 1, TASK = 2, CONTEXT = 3, COUNT = 4, WORDS = 5;
+const TURN = 0, LEFT = 1, TASK = 2, CONTEXT = 3, COUNT = 4, FAILED = 5, WORDS = 6;
 const round = Math.fround;
 const library = { pow: Math.pow, fmod: (a, b) => a % b };
 library.powf = (a, b) => round(Math.pow(a, b));
@@ -139,9 +147,12 @@ port.postMessage("ready");
 for (;;) {
   for (let n = 0; n < <SPINS> && Atomics.load(words, TURN) === turn; ++n) ;
   while (Atomics.load(words, TURN) === turn) Atomics.wait(words, TURN, turn);
-  ++turn;
+  turn = (turn + 1) | 0;  // as the word in memory, it goes on with the least number
   try {
     if (number < words[COUNT]) table.get(words[TASK])(words[CONTEXT], number);
+  } catch {  // a trap: the next launch finds the worker at work again
+    exports.__stack_pointer.value = stack;
+    words[FAILED] = 1;
   } finally {
     if (Atomics.sub(words, LEFT, 1) === 1) Atomics.notify(words, LEFT);
   }

@@ -194,6 +194,34 @@ def test_workers_share_launches(tmp_path: Path) -> None:
         np.testing.assert_array_equal(np.array(y, np.float32), expected)
 
 
+PARTS = """
+import { load } from "./model.mjs";
+const model = await load({ threads: 3 }), told = [];
+const x = new Int32Array(40000).fill(7), z = new Int32Array(40000).fill(2);
+for (let n = 0; n < 4; ++n) {
+  if (n == 3) model.close();
+  const [y] = model.run([x, z]);
+  told.push(y.every((v) => v === 3));
+}
+console.log(JSON.stringify(told));
+"""
+
+
+def test_workers_count_launches_beyond_the_largest_number(tmp_path: Path) -> None:
+    """The word that counts launches begins anew with the least number. Runs after `close` take one thread."""
+    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 18]>
+    g (int32[40000] x, int32[40000] z) => (int32[40000] y) { y = Div(x, z) }""")
+    jangin.emit(model, "shared", "wasm32-threads", name="model").save(tmp_path)
+    loader, begun = tmp_path / "model.mjs", "    this.words = words;\n"
+    text = loader.read_text()
+    assert text.count(begun) == 1
+    loader.write_text(text.replace(begun, f"{begun}    words[TURN] = 0x7ffffffe;\n"))
+    (tmp_path / "run.mjs").write_text(PARTS)
+    done = subprocess.run(["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=30)
+    assert done.returncode == 0, done.stderr[:4000]
+    assert json.loads(done.stdout) == [True] * 4
+
+
 def test_other_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match="no 'object' is made for wasm32: shared can be"):
         jangin.emit(layers(), "object", "wasm32")
