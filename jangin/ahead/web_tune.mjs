@@ -45,13 +45,15 @@ const isChoice = (c) => Array.isArray(c) && TUNING.ways[c[1]]?.some(([n]) => n =
 /* Puts the winners in their places. `model.tuned` says where they are from, and how many there are. */
 export async function tuned(model, tune) {
   const key = place(model.device), before = tune === "again" ? undefined : await inStore("readonly", (s) => s.get(key));
-  const known = Array.isArray(before) && before.every(isChoice);
-  if (!known && !tune) return { from: "", kernels: 0 };
+  const known = Array.isArray(before) && before.every(isChoice), none = { from: "", kernels: 0 };
+  if (!known && !tune) return none;
   const candidates = new Candidates(model);
-  const choices = known ? before : await candidates.measured(typeof tune === "number" ? tune : SECONDS);
-  if (!known) await inStore("readwrite", (s) => s.put(choices, key));
+  if (known && await candidates.taken(before)) return { from: "stored", kernels: before.length };
+  if (!tune) return none;
+  const choices = await candidates.measured(typeof tune === "number" ? tune : SECONDS);
+  await inStore("readwrite", (s) => s.put(choices, key));
   await candidates.take(choices);
-  return { from: known ? "stored" : "measured", kernels: choices.length };
+  return { from: "measured", kernels: choices.length };
 }
 
 class Candidates {
@@ -140,6 +142,19 @@ class Candidates {
     for (const [n, way] of choices) whole[n] = await this.call(n, way);
     const [before, after] = choices.length ? await this.compared(model.calls, whole) : [0, 0];
     return after < before ? choices : [];
+  }
+
+  /* Takes stored winners, and says whether the device accepts them. A newer driver or browser may not. */
+  async taken(choices) {
+    const { model } = this, own = [...model.calls];
+    try {
+      await model.guarded("stored candidates", () => this.take(choices));
+      return true;
+    } catch (error) {
+      if (model.lost !== null) throw error;
+      model.calls = own;
+      return false;
+    }
   }
 
   /* Puts winners in their places, and gives back the weights of others. */

@@ -25,10 +25,20 @@ from jangin.runtime.arrays import (
     object_wanted,
 )
 from jangin.runtime.calls import Function, Known, Result
+from jangin.runtime.system import in_children
 
 KINDS = 16
 """The most kinds of calls of a routine that are kept ready."""
 _keeping = threading.Lock()
+
+
+def _renew() -> None:
+    """Begin with a free lock in a forked process, because the thread that held it isn't there."""
+    global _keeping
+    _keeping = threading.Lock()
+
+
+in_children(_renew)
 
 LOCKED = 1 << 17
 """The most bytes of arrays of a call that keeps Python's lock. A product of this size takes about 10 us, and

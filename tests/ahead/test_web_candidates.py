@@ -78,6 +78,48 @@ def test_only_for_packages() -> None:
         jangin.emit(network(), "object", candidates=True)
 
 
+STORED = """
+import { tuned } from "./model_tune.mjs";
+const told = [];
+const later = (request, result) => {
+  queueMicrotask(() => { request.result = result; request.onsuccess?.(); });
+  return request;
+};
+const store = { get: () => ({ result: %s }) };
+const base = { close() {}, transaction() {
+  const made = { objectStore: () => store };
+  queueMicrotask(() => queueMicrotask(() => made.oncomplete()));
+  return made;
+} };
+globalThis.indexedDB = { open: () => later({}, base) };
+globalThis.GPUBufferUsage = {};
+for (const refuses of [false, true]) {
+  const device = { features: new Set(), createBuffer: () => ({}), queue: { writeBuffer() {} } };
+  const model = { device, lost: null, calls: Array(9).fill("own"), launches: [], buffers: {} };
+  model.guarded = (_, work) => work();
+  model.fetched = async () => ({ text: async () => "", arrayBuffer: async () => new ArrayBuffer(1) });
+  model.compile = async () => { if (refuses) throw new Error("refused"); return {}; };
+  model.numbers = () => ({});
+  model.call = () => "winner";
+  told.push([await tuned(model), model.calls.filter((c) => c === "winner").length]);
+}
+console.log(JSON.stringify(told));
+"""
+
+
+@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't here")
+def test_stored_winners_that_the_device_refuses_are_left_out(tmp_path: Path) -> None:
+    """A newer driver may refuse a stored winner. The package then runs with its own kernels."""
+    jangin.emit(network(), "web", "webgpu", name="model", candidates=True).save(tmp_path)
+    (n, _), *_ = data(tmp_path, "model_tune.mjs", "TUNING")["ways"][0]
+    (tmp_path / "try.mjs").write_text(STORED % json.dumps([[n, 0]]))
+    done = subprocess.run(["node", "try.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    taken, refused = json.loads(done.stdout)
+    assert taken == [{"from": "stored", "kernels": 1}, 1]
+    assert refused == [{"from": "", "kernels": 0}, 0]
+
+
 TUNES = """
   const { load } = await import("./model.mjs");
   const x = Float32Array.from({ length: 2048 }, (_, n) => Math.sin(n * n));

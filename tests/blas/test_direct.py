@@ -6,9 +6,10 @@ import itertools
 import os
 import signal
 import sys
+import threading
 import time
 import weakref
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,8 +17,9 @@ import pytest
 import scipy.linalg.blas
 
 from jangin import blas
-from jangin.blas import calls
+from jangin.blas import calls, compiled, direct
 from jangin.blas.direct import KINDS, Direct, keep
+from jangin.runtime import rows
 from jangin.runtime.calls import are_known
 
 N = 9
@@ -313,14 +315,11 @@ def test_native_calls_keep_counts_of_references() -> None:
     assert sys.getrefcount(c) == 2
 
 
-def test_a_forked_process_calls_on() -> None:
-    a = np.asfortranarray(np.random.default_rng(5).standard_normal((300, 300)))
-    for _ in range(4):
-        blas.dgemm(1.0, a, a)
+def in_a_fork(work: Callable[[], bool]) -> None:
+    """Run `work` in a forked process, which must end within a minute and be right."""
     child = os.fork()
     if not child:
-        right = all(np.allclose(blas.dgemm(1.0, a, a), a @ a) for _ in range(4))
-        os._exit(0 if right else 1)
+        os._exit(0 if work() else 1)
     deadline = time.monotonic() + 60
     while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -328,3 +327,33 @@ def test_a_forked_process_calls_on() -> None:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     assert done[1] == 0
+
+
+def test_a_forked_process_calls_on() -> None:
+    a = np.asfortranarray(np.random.default_rng(5).standard_normal((300, 300)))
+    for _ in range(4):
+        blas.dgemm(1.0, a, a)
+    in_a_fork(lambda: all(np.allclose(blas.dgemm(1.0, a, a), a @ a) for _ in range(4)))
+
+
+def test_locks_that_another_thread_held_are_free_in_a_forked_process() -> None:
+    """A fork may come while another thread makes a kernel or keeps a call."""
+    with ThreadPoolExecutor(1) as pool:
+        held, done = threading.Event(), threading.Event()
+
+        def hold() -> None:
+            with compiled._making, direct._keeping, rows._LOCK:
+                held.set()
+                done.wait()
+
+        job = pool.submit(hold)
+        held.wait()
+        try:
+            in_a_fork(_locks_are_free)
+        finally:
+            done.set()
+        job.result()
+
+
+def _locks_are_free() -> bool:
+    return all(lock.acquire(blocking=False) for lock in (compiled._making, direct._keeping, rows._LOCK))
