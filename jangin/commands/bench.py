@@ -64,11 +64,11 @@ def bench(
 
     `against` lists the peers, or is None for the default. `tune` is a time such as "60s". With it, Jangin is
     tuned first, and the untuned model is measured too. The figures are also written to `output` as JSON."""
+    _ready(models, output)
     peers = (DEFAULT,) if against is None else parse_peers(against)
     if tune:
         parse_seconds(tune)
     counts = parse_counts(threads)
-    _ready(models, output)
     compiling = settings.options(target, tune=tune or None)
     sizes = fixed_sizes(parse_shapes(shapes))
     names = (*(["untuned"] if tune else []), *peers)

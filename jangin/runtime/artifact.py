@@ -74,6 +74,12 @@ class Artifact:
     made_by: str = ""
     check: Callable[[], None] | None = field(default=None, compare=False)
 
+    def __repr__(self) -> str:
+        plan = self.plan
+        size = sum(map(len, self.objects)) + sum(a.nbytes for a in plan.constants.values())
+        ends = f"{', '.join(plan.inputs)} -> {', '.join(plan.outputs)}"
+        return f"<Artifact {plan.name!r}: {ends}; {plan.target}; {size / 1e6:.2f} MB of code and weights>"
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the artefact as a file. A reader of the path sees the old file or the whole new one."""
         write_whole(path, self.write)

@@ -54,6 +54,11 @@ class ProgramArtifact:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     device: str = "cpu"
 
+    def __repr__(self) -> str:
+        program = self.program
+        ends = f"{', '.join(program.region.inputs)} -> {', '.join(program.region.outputs)}"
+        return f"<ProgramArtifact {program.name!r}: {ends}; {program.target}; {len(self.parts)} plans>"
+
     def host_functions(self) -> set[str]:
         return {s.function for s in host_calls(self.program.region)}
 

@@ -49,6 +49,9 @@ class SeveralArtifact:
     reason: str = ""
     placed: Mapping[str, ProgramArtifact] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        return f"<SeveralArtifact on {', '.join(self.names)}: {self.parts[0]!r}>"
+
     @classmethod
     def of(
         cls,

@@ -81,6 +81,9 @@ class VariantsArtifact:
     sizes: tuple[Mapping[str, int], ...]
     absent: tuple[Absent, ...] = ()
 
+    def __repr__(self) -> str:
+        return f"<VariantsArtifact for {'; '.join(map(listed, self.sizes))}: {self.parts[0]!r}>"
+
     @classmethod
     def of(
         cls, parts: Iterable[Whole], sizes: Sequence[Mapping[str, int]], absent: Sequence[Absent]

@@ -30,6 +30,9 @@ def test_bench_says_before_anything_runs(cli: Cli, model: Path, tmp_path: Path, 
     missing = tmp_path / "missing.onnx"
     done = cli("bench", model, missing, flag)
     assert (done.status, done.out) == (1, "") and f"{missing}: No such file" in done.err
+    if flag != "--layers":
+        done = cli("bench", missing, "--against", "tvm,nothing", flag)
+        assert done.status == 1 and f"{missing}: No such file" in done.err, "the model comes before peers"
     done = cli("bench", model, "--json", model, flag)
     assert done.status == 1 and "is the model itself" in done.err
     done = cli("bench", model, "--threads", "one", *([flag] if flag == "--layers" else []))

@@ -111,6 +111,14 @@ def test_a_repr_says_what_a_model_takes_gives_and_needs(made: Callable[[], Any])
     assert "MB of weights" in said
 
 
+@pytest.mark.parametrize("made", KINDS)
+def test_a_repr_of_what_build_returns_has_no_code_and_no_weights(made: Callable[[], Any]) -> None:
+    artifact = made().artifact
+    said = repr(artifact)
+    assert said.startswith(f"<{type(artifact).__name__} ")
+    assert "'difference': first.in, y -> z; " in said and len(said) < 600
+
+
 def test_a_repr_says_the_memory_of_a_run() -> None:
     assert "; 1 thread; 0.00 MB of weights, 0.00 MB for a run>" in repr(single())
     assert "; 2 threads; 0.00 MB of weights, a run's memory as its sizes need>" in repr(open_sizes())
