@@ -155,7 +155,7 @@ def _map(
     sizes = {Var(name): np.int64(size) for name, size in symbols.items() if Var(name) in attrs.body._free}
 
     known = {**sizes, **dict(zip(names, inputs, strict=True))}
-    free = {names[i] for i in unused if inputs[i].shape == shape}
+    free = {names[i] for i in unused if inputs[i].shape == shape and inputs[i].flags.writeable}
     value = _Value(attrs.body, shape, memory, free).of(known)
     return _spread(convert(value, dtype), shape)
 
@@ -201,6 +201,7 @@ class _Value:
             operands = [values[k] for k in kids]
             if inside is None or not self._large or self._shape not in map(np.shape, operands):
                 values.append(compute(*operands))
+                own -= {k for k in kids if k in own and np.may_share_memory(values[k], values[-1])}
                 continue
             target = next((values[k] for k in inside if k in own), None)
             if target is None:
@@ -252,6 +253,8 @@ def _conv(attrs: Conv, dtype: DType, x: Array, w: Array, memory: Memory, threads
     plain = attrs.layout == "first" and attrs.dot is None and dtype in (F32, F64)
     if not plain or not x.dtype == w.dtype == dtype.numpy or x.ndim not in (3, 4):
         return None
+    if not x.size or min(attrs.pads) < 0:
+        return None
     settings = attrs.kernel, attrs.strides, attrs.dilations, attrs.pads
     kernel, strides, dilations, pads = settings
     if x.ndim == 3:  # a row is an image of one line
@@ -263,7 +266,7 @@ def _conv(attrs: Conv, dtype: DType, x: Array, w: Array, memory: Memory, threads
     extents = [(n - span - 1) // s + 1 for n, span, s in zip(padded, spans, strides, strict=True)]
     out = memory.empty((len(x), len(w), *extents), x.dtype)
     each = w.shape[1] == 1 and len(w) == attrs.groups == x.shape[1]
-    if not out.size or not x.size or (attrs.groups > 1 and w.shape[1] == 1 and not each):
+    if not out.size or (attrs.groups > 1 and w.shape[1] == 1 and not each):
         return None
     windows = _Windows(x, kernel, strides, dilations, pads, extents, memory)
     method, least = (_each_channel, SHARED_ALONE) if each else (_dense, SHARED)

@@ -140,7 +140,8 @@ def lgamma(x: Expr) -> Expr:
     y = y + _polynomial(series, inverse * inverse) * inverse
     y = y - select(below, call("log", steps), const(0.0, F64))
     sine = call("abs", call("sin", _fraction(x) * math.pi))
-    return select(x < 0.0, math.log(math.pi) - call("log", a * sine) - y, y)
+    mirrored = math.log(math.pi) - call("log", a) - call("log", sine) - y  # a product could underflow
+    return select(x < 0.0, select(a < math.inf, mirrored, a), y)
 
 
 def digamma(x: Expr) -> Expr:

@@ -11,8 +11,8 @@ import pytest
 from repeatable import RNG
 
 from jangin.ir.core import Concat, Conv, Map
-from jangin.ir.dtype import F32, F64, DType
-from jangin.ir.expr import Buffer, Expr, Var, call, cast, const, eq, select
+from jangin.ir.dtype import F32, F64, I32, DType
+from jangin.ir.expr import Buffer, Expr, Var, call, cast, const, eq, maximum, select
 from jangin.ir.graph import Array, Node
 from jangin.ir.interpret import evaluate_stage
 from jangin.ops import quick
@@ -20,6 +20,7 @@ from jangin.ops.core import core_op
 from jangin.ops.quick import Memory, quick_node
 
 X, Y, N = Var("x0", F32), Var("x1", F32), Var("n")
+BITS = call("bitcast_i32", X)
 SIZES = {"n": 7}
 MAPS: dict[str, tuple[Expr, DType]] = {
     "a chain": ((X * Y + Y) * X, F32),
@@ -27,6 +28,8 @@ MAPS: dict[str, tuple[Expr, DType]] = {
     "a choice": (select(eq(X, Y), X + const(1.0, F32), call("exp", X)), F32),
     "functions": (call("sigmoid", call("tanh", X)) - call("sqrt", call("abs", Y)), F32),
     "another type": (cast(F64, X) * cast(F64, Y), F64),
+    "the operand itself": (maximum(call("rounded", X), X * X), F32),
+    "the operand's bits": ((cast(F32, BITS) + call("exp", X)) * cast(F32, BITS + const(1, I32)), F32),
     "a size": (X * cast(F32, N) + Y, F32),
 }
 
@@ -106,6 +109,12 @@ def test_convolutions(threads: int) -> None:
             # at most 80 products of normal numbers, whose sum may round by 1e-6 of its terms
             np.testing.assert_allclose(got, want, 1e-4, 1e-4, err_msg=str((attrs, x.shape)))
     assert done
+
+
+def test_convolutions_that_are_left_to_tensor_expressions() -> None:
+    x, w = floats(2, 3, 9), floats(4, 3, 2)
+    assert quickly(Conv((2,), (1,), (1,), (2, -1), 1), F32, [x, w]) is None
+    assert quickly(Conv((2,), (1,), (1,), (0, 0), 1), F32, [x[:0], w]) is None
 
 
 def test_concatenation() -> None:

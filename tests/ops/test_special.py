@@ -48,3 +48,12 @@ def test_values_and_slopes(name: str) -> None:
         slopes = [float(mpmath.diff(exact, mpmath.mpf(p), h=mpmath.mpf(10) ** -25)) for p in points]
     np.testing.assert_allclose(found["y"], values, SMALL, 1e-14)
     np.testing.assert_allclose(found[made.outputs[-1]], slopes, SMALL, 1e-13)
+
+
+def test_lgamma_beside_zero_and_at_the_ends() -> None:
+    """The mirrored argument's factors don't underflow together."""
+    b = Builder("special", {}, unchecked=True)
+    y = b.map(special.lgamma, b.input("x", F64, (const(4),)))
+    x = np.array([-1e-300, 1e-300, -np.inf, np.inf])
+    found = run_graph(b.graph([y], ["y"]), {"x": x})["y"]
+    np.testing.assert_allclose(found, [300 * np.log(10.0)] * 2 + [np.inf] * 2, SMALL)
