@@ -82,7 +82,7 @@ def _embedding_bag(
         best = torch.where(kept[:, None] & (rows == most[bag]), places, count - 1)
         first = torch.full_like(most, count - 1, dtype=torch.int64)
         first = first.scatter_reduce(0, bag[:, None].expand(rows.shape), best, "amin")
-        return torch.where(sizes[:, None] > 0, most, 0), bag, sizes, indices[first]
+        return torch.where(sizes[:, None] > 0, most, 0), bag, sizes, indices[first] if count else first
     rows = torch.where(kept[:, None], rows, 0)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[:, None]

@@ -13,7 +13,7 @@ from torch import nn
 from torch_models import near
 
 import jangin
-from jangin.frontends.torch import decompositions
+from jangin.frontends.torch import composed, decompositions
 
 
 @pytest.mark.parametrize("low, high, bins", [(0, 0, 7), (0, 8, 9), (-1, 2, 13), (0.1, 0.7, 5), (3, 3, 4)])
@@ -79,3 +79,12 @@ def test_experts(grouped: Any) -> None:
         expert = torch.tensor(experts)
         with torch.no_grad():
             near(compiled(x, expert), net(x, expert))
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_bags_of_no_embeddings(mode: int) -> None:
+    weight, none = torch.ones(7, 5), torch.zeros(0, dtype=torch.int64)
+    bags = composed.TABLE[torch.ops.aten._embedding_bag.default](
+        weight, none, torch.tensor([0, 0]), mode=mode
+    )
+    assert torch.equal(bags[0], torch.zeros(2, 5))
