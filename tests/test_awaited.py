@@ -355,6 +355,7 @@ def test_a_program_that_ends_early_leaves_the_model_in_the_cache(model: Path, tm
 
 INTERRUPTED = """
 import os, signal, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which shells' background jobs lack
 os.killpg(isolated._running[0].process.pid, signal.SIGSTOP)  # it would be done before on a busy machine
 os.kill(os.getpid(), signal.SIGINT)
 time.sleep(60)  # another thread may take the signal, and the main thread is interrupted a little later

@@ -128,7 +128,8 @@ ALLOWED = {
     },
     "optim": {"ir", "ops"},
     "blas": {
-        "ahead", "compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime", "targets",
+        "ahead", "compiler.cache", "compiler.pipeline", "ir", "ops", "options", "runtime", "runtime.system",
+        "targets",
     },
     "training": {
         "ahead", "compiler.cases", "compiler.driver", "compiler.pipeline", "environment", "files",
