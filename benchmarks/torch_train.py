@@ -214,6 +214,20 @@ def section(title: str, rows: list[dict[str, Any]]) -> Section:
     return Section(title, [said, Table(["model", "threads", *used, "ratio", *asked, "error"], cells), *means])
 
 
+def kept(out: Path | None) -> list[dict[str, Any]]:
+    """Return the rows that earlier calls kept in the file `out`, a line each."""
+    lines = out.read_text().splitlines() if out and out.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def keep(row: dict[str, Any], out: Path | None) -> None:
+    """Print a row, and keep it in the file `out`."""
+    print(json.dumps(row), flush=True)
+    if out:
+        with out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
 def main(given: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tables", default=",".join(TITLES))
@@ -233,8 +247,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if asked.worker:
         worker(asked.worker, asked.models)
         return
-    kept = asked.out.read_text().splitlines() if asked.out and asked.out.exists() else []
-    rows = [json.loads(line) for line in kept]
+    rows = kept(asked.out)
     done, begin = {(r["table"], r["model"], r["threads"]) for r in rows}, time.monotonic()
     models = asked.models and asked.models.split(",")
     wanted = [
@@ -252,10 +265,7 @@ def main(given: Sequence[str] | None = None) -> None:
         except RuntimeError as error:
             print(error, file=sys.stderr, flush=True)
             continue
-        print(json.dumps(rows[-1]), flush=True)
-        if asked.out:
-            with asked.out.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
+        keep(rows[-1], asked.out)
     made = [*sections(rows)]
     print("\n\n".join(part.markdown() for _, part in made) or "no row yet: give more --minutes")
     for file, part in made if asked.write else ():

@@ -26,6 +26,7 @@ from statistics import median
 from typing import Any
 
 import torch_compile
+import torch_train
 from sections import Section, Table
 
 FIGURES: dict[str, tuple[str, ...]] = {
@@ -203,8 +204,7 @@ def main(given: Sequence[str] | None = None) -> None:
     if asked.worker:
         worker(asked.worker, asked.models)
         return
-    kept = asked.out.read_text().splitlines() if asked.out and asked.out.exists() else []
-    rows = [json.loads(line) for line in kept]
+    rows = torch_train.kept(asked.out)
     done = {(r["figure"], r["model"], r["threads"]) for r in rows}
     for figure, name, threads in wanted(asked):
         if (figure, name, threads) in done:
@@ -214,10 +214,7 @@ def main(given: Sequence[str] | None = None) -> None:
         except RuntimeError as error:
             print(error, file=sys.stderr, flush=True)
             continue
-        print(json.dumps(rows[-1]), flush=True)
-        if asked.out:
-            with asked.out.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
+        torch_train.keep(rows[-1], asked.out)
     print(section(rows).markdown())
     if asked.write:
         section(rows).save("training_costs")

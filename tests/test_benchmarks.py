@@ -205,7 +205,7 @@ def test_a_script_that_imports_pytorch_finds_its_neighbours(tmp_path: Path) -> N
 
 
 def test_a_model_of_both_tables_of_training_is_written_to_its_own() -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
     import torch_train
 
     row = {"model": "MobileNetV2", "threads": 2, "steps": 3, "error": 0.0, "jangin": 1.0, "eager": 2.0}

@@ -52,6 +52,14 @@ def run(
     )  # fmt: skip
 
 
+def _need_emit(candidates: bool, *of_code: str) -> None:
+    """Refuse options that only files of emitted code take."""
+    if any(of_code):
+        raise typer.BadParameter("--api, --package and --ram are for --emit c, object or shared")
+    if candidates:
+        raise typer.BadParameter("--candidates is for --emit web")
+
+
 @command
 def compile_command(
     context: typer.Context,
@@ -126,10 +134,7 @@ def compile_command(
             kv_cache, activations, api, package, ram, candidates,
         )  # fmt: skip
         return
-    if api or package or ram:
-        raise typer.BadParameter("--api, --package and --ram are for --emit c, object or shared")
-    if candidates:
-        raise typer.BadParameter("--candidates is for --emit web")
+    _need_emit(candidates, api, package, ram)
     from jangin.commands.run import compile_file
 
     if output.is_dir():

@@ -12,6 +12,7 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -218,15 +219,20 @@ console.log(JSON.stringify({ told, y: [...y], z: [...z] }));
 """
 
 
+def in_node(program: str, folder: Path) -> Any:
+    """Run a program in Node, in the folder, and return the JSON that it prints."""
+    (folder / "try.mjs").write_text(program)
+    done = subprocess.run(["node", "try.mjs"], cwd=folder, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
 @needs_linker
 @pytest.mark.skipif(not shutil.which("node"), reason="Node isn't here")
 def test_webassembly_instead_of_webgpu(tmp_path: Path) -> None:
     """Node has no WebGPU. A run's outputs are its own: a later run doesn't write over them."""
     both(small_network(), tmp_path)
-    (tmp_path / "try.mjs").write_text(NODE)
-    done = subprocess.run(["node", "try.mjs"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
+    said = in_node(NODE, tmp_path)
     none, kind, on, reason, count, small, kept, first_on, first_reason, same = said["told"]
     assert "there is no WebGPU here" in none and none == reason == first_reason
     assert kind == 'wasm is "never", "instead" or "first", not "always"'

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from test_web import in_browser, needs_browser, text_model
+from test_web import in_browser, in_node, needs_browser, text_model
 
 import jangin
 from jangin.ir.graph import Array
@@ -112,10 +112,7 @@ def test_stored_winners_that_the_device_refuses_are_left_out(tmp_path: Path) -> 
     """A newer driver may refuse a stored winner. The package then runs with its own kernels."""
     jangin.emit(network(), "web", "webgpu", name="model", candidates=True).save(tmp_path)
     (n, _), *_ = data(tmp_path, "model_tune.mjs", "TUNING")["ways"][0]
-    (tmp_path / "try.mjs").write_text(STORED % json.dumps([[n, 0]]))
-    done = subprocess.run(["node", "try.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    taken, refused = json.loads(done.stdout)
+    taken, refused = in_node(STORED % json.dumps([[n, 0]]), tmp_path)
     assert taken == [{"from": "stored", "kernels": 1}, 1]
     assert refused == [{"from": "", "kernels": 0}, 0]
 

@@ -3,16 +3,14 @@ device was lost. In a hidden tab they run."""
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 import test_web
 from built import small_network
-from test_web import in_browser, needs_browser, packaged
+from test_web import in_browser, in_node, needs_browser, packaged
 
 import jangin
 
@@ -39,10 +37,7 @@ console.log(JSON.stringify(told));
 @pytest.mark.skipif(not shutil.which("node"), reason="Node isn't here")
 def test_no_adapter_and_small_limits(tmp_path: Path) -> None:
     packaged(small_network(), tmp_path)
-    (tmp_path / "try.mjs").write_text(GPUS)
-    done = subprocess.run(["node", "try.mjs"], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    none, adapter, buffer, binding, device = json.loads(done.stdout)
+    none, adapter, buffer, binding, device = in_node(GPUS, tmp_path)
     assert "there is no WebGPU here" in none and "load the model's WebAssembly" in none
     assert "WebGPU has no adapter here" in adapter
     assert "the model needs maxBufferSize of" in buffer and buffer.endswith("the adapter has 64")

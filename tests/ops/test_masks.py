@@ -107,7 +107,7 @@ def test_the_number_that_hides_in_onnxruntimes_own(hidden: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["float32", "float16", "bfloat16"])
 def test_pytorch(kind: str, name: str) -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` brings it")
     dtype = getattr(torch, name)
     q, k, v = (torch.from_numpy(a).to(dtype) for a in tensors(1, 2, 4, 8, keys=5).values())
     given = torch.from_numpy(mask(kind, 4, 5))
