@@ -52,6 +52,12 @@ def run(
     )  # fmt: skip
 
 
+def _refuse_for_code(*of_files: object) -> None:
+    """Refuse options that only a .jgn file takes."""
+    if any(of_files):
+        raise typer.BadParameter("--timings, --sign and --encrypt are for --emit jgn")
+
+
 def _need_emit(candidates: bool, *of_code: str) -> None:
     """Refuse options that only files of emitted code take."""
     if any(of_code):
@@ -125,8 +131,7 @@ def compile_command(
     if emit != "jgn":
         from jangin.commands.ahead import emit_files
 
-        if timings or sign is not None or encrypt is not None:
-            raise typer.BadParameter("--timings, --sign and --encrypt are for --emit jgn")
+        _refuse_for_code(timings, sign, encrypt)
         if weights:
             warnings.warn("--weights after compile is called --constants now", DeprecationWarning, 1)
         emit_files(
