@@ -103,7 +103,9 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     row = kept["errors/product/float32"]
     assert row["error"] < 1e-6 and row["on"] == "cuda:0 (Mock GPU 0)"
     again = measured(tmp_path, "errors/product/float32")
-    assert again.returncode == 0 and len(again.stdout.splitlines()) == 1, "nothing is done twice"
+    assert again.returncode == 0 and "met  errors/product/float32" in again.stdout
+    assert "errors/product/float32 {" in first.stdout, "a job that ran prints its row"
+    assert "errors/product/float32 {" not in again.stdout, "nothing is done twice"
     never = measured(tmp_path, "errors/product", "--minutes", "0")
     assert never.returncode == 0 and never.stdout.count("the 0 minutes are over") == 3
     assert "met  errors/product/float32" in never.stdout

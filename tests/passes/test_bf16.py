@@ -208,6 +208,18 @@ def test_matrices_of_few_uses_are_not_transposed_in_each_run() -> None:
         assert [p.dot for p in made] == [dot], turned
 
 
+@pytest.mark.parametrize("on", [V4_BF16, V4_AMX, NEOVERSE_V1], ids=lambda t: t.name)
+@pytest.mark.parametrize("turned", ["", "a", "b", "ab"])
+def test_empty_computed_matrices_are_not_paired(turned: str, on: Target) -> None:
+    """A product without rows, terms or columns compiles. Its numbers, if there are any, are 0."""
+    for sizes in ((0, 64, 64), (64, 0, 64), (64, 64, 0), (0, 0, 0)):
+        graph = of_two(*sizes, turned)
+        made = optimize(graph, Options(on, verify=True))
+        arrays = {n: np.ones([int(str(d)) for d in graph.shape(n)], BF16.numpy) for n in graph.inputs}
+        got = run_graph(made, arrays)["out"]
+        assert got.shape == (sizes[0], sizes[2]) and not got.any()
+
+
 @pytest.mark.parametrize("on", [V4_BF16, NEOVERSE_V1], ids=lambda t: t.name)
 @pytest.mark.parametrize("net", [*NETS, *OTHERS])
 def test_pairs_where_terms_are_paired(net: str, on: Target) -> None:

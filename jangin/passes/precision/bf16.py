@@ -156,7 +156,7 @@ def _pays_in_runs(node: Node, dot: Product, graph: Graph) -> bool:
     if len(right) != 2:
         return False
     (of_left, of_right), columns = axes(node, graph), right[0 if node.attrs.transpose_b else 1]
-    rows = math.prod(left) // left[of_left]
+    rows = math.prod(size for axis, size in enumerate(left) if axis != of_left)
     turned = (rows * (of_right != 1), columns * (of_left != len(left) - 1))
     return not any(0 < uses < FEWEST_USES for uses in turned)
 
