@@ -54,8 +54,18 @@ class ArtifactError(Exception):
     """A `.jgn` file can't be used. The message says why."""
 
 
+class Saved:
+    """A compiled model of any kind, which its method `write` writes to an open file."""
+
+    write: Callable[..., Any]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the artefact as a file. A reader of the path sees the old file or the whole new one."""
+        write_whole(path, self.write)
+
+
 @dataclass(frozen=True)
-class Artifact:
+class Artifact(Saved):
     """A compiled model.
 
     - `objects`: the code for `plan.target`, as its back end's `finish` put it together. For a processor these
@@ -79,10 +89,6 @@ class Artifact:
         size = sum(map(len, self.objects)) + sum(a.nbytes for a in plan.constants.values())
         ends = f"{', '.join(plan.inputs)} -> {', '.join(plan.outputs)}"
         return f"<Artifact {plan.name!r}: {ends}; {plan.target}; {size / 1e6:.2f} MB of code and weights>"
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the artefact as a file. A reader of the path sees the old file or the whole new one."""
-        write_whole(path, self.write)
 
     def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
         """Write the artefact to an open file, whose position is a multiple of PLACE. Return the digest of
@@ -136,20 +142,14 @@ class Artifact:
         return whole
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Artifact:
-        """Read a file that `save` wrote. Raises FileNotFoundError, or ArtifactError for an unusable file.
-
-        A file is unusable if it isn't an artefact, has another version, is cut short or damaged, or has parts
-        that don't agree."""
-        with open(path, "rb") as file:
-            return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
-
-    @classmethod
     def read_from(
         cls, file: BinaryIO, path: str | os.PathLike[str], end: int, pool: Constants | None = None
     ) -> tuple[Artifact, bytes]:
         """Read the artefact that lies in a file from its position up to the byte `end`. Return it with its
-        digest. With a `pool`, constants are taken from the pool."""
+        digest. With a `pool`, constants are taken from the pool.
+
+        Raises ArtifactError if the bytes aren't an artefact, have another version, are cut short or damaged,
+        or have parts that don't agree."""
         from hashlib import sha256  # which loads OpenSSL
 
         from jangin.ir.parse import parse_plan
@@ -311,6 +311,29 @@ def read_header(
     if length > end - file.tell():
         raise damaged(path, "it ends within its header")
     return file.read(length), digest
+
+
+def checked_header(
+    file: BinaryIO, path: str | os.PathLike[str], magic: bytes, kind: str, end: int
+) -> tuple[bytes, bytes]:
+    """Return what `read_header` does, for a file whose digest is that of its header. Raises ArtifactError if
+    the digest is wrong."""
+    from hashlib import sha256  # which loads OpenSSL
+
+    text, digest = read_header(file, path, magic, kind, end)
+    if sha256(text).digest() != digest:
+        raise damaged(path, "its checksum is wrong")
+    return text, digest
+
+
+def write_header(file: BinaryIO, magic: bytes, content: Mapping[str, Any]) -> bytes:
+    """Write a file's prefix and header, and return the header's digest."""
+    from hashlib import sha256  # which loads OpenSSL
+
+    header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
+    digest = sha256(header).digest()
+    file.write(PREFIX.pack(magic, VERSION, len(header), digest) + header)
+    return digest
 
 
 def fields(text: bytes) -> dict[str, Any]:

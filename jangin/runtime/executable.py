@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +30,7 @@ SHAPES = 64
 """The most input shapes whose layout is kept, so that they needn't be checked again."""
 
 
-class Executable(Called, Loaded):
+class Executable(Called, Loaded[Artifact]):
     """Runs a compiled model: `exe(x, y)` with arrays in input order, `exe(y=y, x=x)` by name, or
     `exe.run({"x": x, "y": y})`.
 
@@ -87,10 +85,6 @@ class Executable(Called, Loaded):
         return self._artifact.plan.name
 
     @property
-    def artifact(self) -> Artifact:
-        return self._artifact
-
-    @property
     def threads(self) -> int:
         return self._module.threads
 
@@ -107,10 +101,6 @@ class Executable(Called, Loaded):
         """Bytes of a run's intermediate memory, or None if a size is unknown (see `arena_bytes`)."""
         return None if self._static is None else self._static.placement.arena
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jgn` file that `jangin.load` reads."""
-        self._artifact.save(Path(path))
-
     def release(self) -> None:
         """Drop the working memory of finished runs. The next run takes new memory."""
         self._idle.clear()
@@ -119,12 +109,6 @@ class Executable(Called, Loaded):
         """Drop locks and working memory, in a forked process (see `jangin.runtime.idle`)."""
         self._lock = threading.Lock()
         self.release()
-
-    def explain_shapes(self) -> str:
-        """Describe the fixed sizes, the symbols and their conditions, and the memory as a formula."""
-        from jangin.runtime.explain import explain
-
-        return explain(self._artifact)
 
     def arena_bytes(self, **sizes: int) -> int:
         """Return the bytes of a run's intermediate memory, given every size symbol by name."""

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping
 from io import BytesIO
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from jangin.mapped import InMemory
 from jangin.runtime.compiled import Compiled, read_memory
 
+A = TypeVar("A", bound=Compiled)
+"""A kind of compiled model."""
 
-class Loaded:
-    """An object that was loaded from an artefact, and can be pickled.
+
+class Loaded(Generic[A]):
+    """An object that was loaded from an artefact, and can be saved and pickled.
 
     `_given` are the other arguments of its class. The pickle contains the whole file, and unpickling loads
     the file again. A caller's own functions and devices must be picklable too.
     """
 
+    _artifact: A
     _given: tuple[Any, ...]
 
     @property
-    def artifact(self) -> Any:
-        raise NotImplementedError
+    def artifact(self) -> A:
+        return self._artifact
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a `.jgn` file that `jangin.load` reads."""
+        self._artifact.save(Path(path))
+
+    def explain_shapes(self) -> str:
+        """Describe the fixed sizes, the symbols and their conditions, and the memory as a formula. A program
+        also has the sizes that depend on data, and a model of variants the sizes without a variant."""
+        from jangin.runtime.explain import explain
+
+        return explain(self._artifact)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         file = BytesIO()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +21,7 @@ from jangin.runtime.steps import RegionRunner, Resources
 from jangin.runtime.threads import counted
 
 
-class ProgramExecutable(Called, Loaded):
+class ProgramExecutable(Called, Loaded[ProgramArtifact]):
     """Runs a compiled program, as `Executable` runs a single plan: `exe(x)` or `exe.run({"x": x})`.
 
     Besides arrays it takes and gives lists (sequences), None (an empty optional), dictionaries (maps) and
@@ -66,16 +64,8 @@ class ProgramExecutable(Called, Loaded):
         return self._artifact.program.name
 
     @property
-    def artifact(self) -> ProgramArtifact:
-        return self._artifact
-
-    @property
     def threads(self) -> int:
         return self._threads
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jgn` file that `jangin.load` reads."""
-        self._artifact.save(Path(path))
 
     def release(self) -> None:
         """Drop the working memory of finished runs, in all segments and flows."""
@@ -83,13 +73,6 @@ class ProgramExecutable(Called, Loaded):
             segment.release()
         for flow in self._flows:
             flow.release()
-
-    def explain_shapes(self) -> str:
-        """Describe the sizes as `Executable.explain_shapes` does, and also the sizes that depend on data,
-        with their nodes."""
-        from jangin.runtime.explain import explain
-
-        return explain(self._artifact)
 
     def __call__(self, /, *values: Any, **named: Any) -> Any:
         """Run the program. Return the output, or a tuple if there are several. Raises TypeError for a value

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
@@ -19,24 +18,23 @@ from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 
-from jangin.files import write_whole
 from jangin.ir.dtype import DTYPES, from_numpy
 from jangin.ir.graph import Array
 from jangin.ir.program import Branch, HostCall, Loop, Program, Region
 from jangin.ir.records import dataclass
 from jangin.runtime.artifact import (
-    PREFIX,
-    VERSION,
     Artifact,
     Constants,
     Pool,
+    Saved,
+    checked_header,
     damaged,
     fields,
     is_size,
     placed,
-    read_header,
     refusing,
     require,
+    write_header,
 )
 
 PROGRAM_MAGIC = b"\x8aJGP\r\n\x1a\n"
@@ -44,7 +42,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class ProgramArtifact:
+class ProgramArtifact(Saved):
     """A compiled program. `parts` has the plan and code of each segment, by number. `code` is the native code
     for branches and loops, or empty if Python runs them. For `metadata` and `device` see `Artifact`."""
 
@@ -62,14 +60,8 @@ class ProgramArtifact:
     def host_functions(self) -> set[str]:
         return {s.function for s in host_calls(self.program.region)}
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the artefact as a file. A reader of the path sees the old file or the whole new one."""
-        write_whole(path, self.write)
-
     def write(self, file: BinaryIO, pool: Pool | None = None) -> bytes:
         """Write the artefact to an open file, and return its digest, as `Artifact.write` does."""
-        from hashlib import sha256  # which loads OpenSSL
-
         from jangin.ir.program_text import print_program
 
         bodies, parts = bodies_of(self.parts, pool)
@@ -81,17 +73,9 @@ class ProgramArtifact:
             "constants": {n: _encoded(a) for n, a in sorted(self.program.constants.items())},
             "parts": parts,
         }
-        header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-        digest = sha256(header).digest()
-        file.write(PREFIX.pack(PROGRAM_MAGIC, VERSION, len(header), digest) + header)
+        digest = write_header(file, PROGRAM_MAGIC, content)
         write_bodies(file, bodies)
         return digest
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> ProgramArtifact:
-        """Read a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
-        with open(path, "rb") as file:
-            return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
     @classmethod
     def read_from(
@@ -99,14 +83,10 @@ class ProgramArtifact:
     ) -> tuple[ProgramArtifact, bytes]:
         """Read the artefact from an open file, and return it with its digest, as `Artifact.read_from`
         does."""
-        from hashlib import sha256  # which loads OpenSSL
-
         from jangin.ir.program_text import parse_program
         from jangin.ir.verify_program import verify_program
 
-        text, digest = read_header(file, path, PROGRAM_MAGIC, "a compiled program", end)
-        if sha256(text).digest() != digest:
-            raise damaged(path, "its checksum is wrong")
+        text, digest = checked_header(file, path, PROGRAM_MAGIC, "a compiled program", end)
         with refusing(path):
             header = fields(text)
             require(isinstance(header["metadata"], dict), "its metadata")

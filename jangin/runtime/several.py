@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
@@ -36,7 +34,7 @@ AHEAD = 2
 """Inputs of a stream that are in progress at once, as a multiple of the number of devices."""
 
 
-class SeveralExecutable(Called, Loaded):
+class SeveralExecutable(Called, Loaded[SeveralArtifact]):
     """Runs a compiled model on several devices, as `Executable` does on one: `exe(x)`, `exe.run({"x": x})`,
     or `exe.stream(feeds)` for many inputs one after another.
 
@@ -84,16 +82,8 @@ class SeveralExecutable(Called, Loaded):
         return self.parts[0].name
 
     @property
-    def artifact(self) -> SeveralArtifact:
-        return self._artifact
-
-    @property
     def threads(self) -> int:
         return self._threads
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jgn` file that `jangin.load` reads."""
-        self._artifact.save(Path(path))
 
     def release(self) -> None:
         """Drop the working memory of finished runs, on all devices."""

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, BinaryIO
 
-from jangin.files import write_whole
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
-from jangin.runtime.artifact import refusing, require
+from jangin.runtime.artifact import Saved, refusing, require
 from jangin.runtime.program_artifact import ProgramArtifact
 from jangin.runtime.variants_artifact import (
     VariantsArtifact,
@@ -34,7 +33,7 @@ one run. With "stages", parts run one after another, each on its device, for a s
 
 
 @dataclass(frozen=True)
-class SeveralArtifact:
+class SeveralArtifact(Saved):
     """A model for several devices.
 
     - `parts` has the whole model for each device, and `names` the devices' names.
@@ -90,10 +89,6 @@ class SeveralArtifact:
             for p in self.parts
         ]
         return {"variants": variants, "placed": list(self.placed)}
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file. A reader never sees half of it."""
-        write_whole(path, self.write)
 
     def write(self, file: BinaryIO) -> None:
         """Write the artefact to an open file, from the file's start on."""

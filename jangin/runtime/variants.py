@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +23,7 @@ if TYPE_CHECKING:
     from jangin.runtime.program import ProgramExecutable
 
 
-class VariantsExecutable(Called, Loaded):
+class VariantsExecutable(Called, Loaded[VariantsArtifact]):
     """Runs a compiled model by the most specialized variant whose conditions the inputs' sizes meet: `exe(x)`
     or `exe.run({"x": x})`.
 
@@ -61,28 +59,13 @@ class VariantsExecutable(Called, Loaded):
         return self.variants[0].name
 
     @property
-    def artifact(self) -> VariantsArtifact:
-        return self._artifact
-
-    @property
     def threads(self) -> int:
         return self.variants[0].threads
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a `.jgn` file that `jangin.load` reads."""
-        self._artifact.save(Path(path))
 
     def release(self) -> None:
         """Drop the working memory of finished runs, in all variants."""
         for variant in self.variants:
             variant.release()
-
-    def explain_shapes(self) -> str:
-        """Describe the sizes of each variant as `Executable.explain_shapes` does, and the sizes without a
-        variant."""
-        from jangin.runtime.explain import explain
-
-        return explain(self._artifact)
 
     def arena_bytes(self, **sizes: int) -> int:
         """Return the bytes of a run's intermediate memory in the variant for these sizes. Raises ValueError

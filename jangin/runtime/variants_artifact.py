@@ -11,7 +11,6 @@ The file consists of these parts:
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +18,6 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from jangin.files import write_whole
 from jangin.ir.expr import Expr, Var, eq
 from jangin.ir.graph import Array, Shape
 from jangin.ir.records import dataclass
@@ -28,19 +26,19 @@ from jangin.ir.traversal import free_vars
 from jangin.mapped import Digests
 from jangin.runtime.artifact import (
     MAGIC,
-    PREFIX,
-    VERSION,
     Artifact,
     Constants,
     Pool,
+    Saved,
+    checked_header,
     damaged,
     fields,
     is_size,
     mapped,
     placed,
-    read_header,
     refusing,
     require,
+    write_header,
 )
 from jangin.runtime.program_artifact import (
     PROGRAM_MAGIC,
@@ -73,7 +71,7 @@ class Absent:
 
 
 @dataclass(frozen=True)
-class VariantsArtifact:
+class VariantsArtifact(Saved):
     """A model in several variants. `parts` are the same model, each for its `sizes` of some symbols, by name.
     The first part is for all sizes: it fixes no symbol. A run takes the last part whose `conditions` hold."""
 
@@ -130,20 +128,10 @@ class VariantsArtifact:
         known = {v for shape in self.dims for d in shape or () for v in free_vars(d)}
         return tuple(dict.fromkeys(r for r in rules if free_vars(r) <= known))
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the artefact as a file. A reader of the path sees the old file or the whole new one."""
-        write_whole(path, self.write)
-
     def write(self, file: BinaryIO) -> None:
         """Write the artefact to an open file, from the file's start on."""
         absent = [[a.sizes, a.reason] for a in self.absent]
         write_pooled(file, VARIANTS_MAGIC, {"sizes": self.sizes, "absent": absent}, self.parts)
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> VariantsArtifact:
-        """Read a file that `save` wrote. Raises FileNotFoundError or ArtifactError."""
-        with open(path, "rb") as file:
-            return cls.read_from(file, path, os.fstat(file.fileno()).st_size)[0]
 
     @classmethod
     def read_from(
@@ -175,14 +163,9 @@ def require_same_ends(parts: Sequence[Whole]) -> None:
 
 def write_pooled(file: BinaryIO, magic: bytes, content: Mapping[str, Any], parts: Sequence[Whole]) -> None:
     """Write several artefacts to a file, then the constants of all of them, each content once."""
-    from hashlib import sha256  # which loads OpenSSL
-
     pool = Pool()
     bodies, lines = bodies_of(parts, pool)
-    content = {**content, "parts": lines, "constant_bytes": pool.bytes}
-    header = json.dumps(content, separators=(",", ":"), ensure_ascii=False).encode()
-    digest = sha256(header).digest()
-    file.write(PREFIX.pack(magic, VERSION, len(header), digest) + header)
+    write_header(file, magic, {**content, "parts": lines, "constant_bytes": pool.bytes})
     write_bodies(file, bodies)
     file.write(bytes(placed(file.tell()) - file.tell()))
     pool.write(file)
@@ -193,11 +176,7 @@ def read_pooled(
 ) -> tuple[dict[str, Any], tuple[Whole, ...], bytes]:
     """Read a file that `write_pooled` wrote. Return its header, artefacts and digest. Raises
     ArtifactError."""
-    from hashlib import sha256  # which loads OpenSSL
-
-    text, digest = read_header(file, path, magic, kind, end)
-    if sha256(text).digest() != digest:
-        raise damaged(path, "its checksum is wrong")
+    text, digest = checked_header(file, path, magic, kind, end)
     with refusing(path):
         header = fields(text)
         size, lines = header["constant_bytes"], header["parts"]

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import jangin
 from jangin.compiler import pipeline
 from jangin.runtime.abi import ABIS
-from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import read_artifact
 from jangin.runtime.device import LoadError
 from jangin.runtime.system.processor import architecture
 from jangin.targets import NAMED
@@ -39,7 +39,7 @@ def test_objects_of_other_architectures(name: str, tmp_path: Path) -> None:
     """All objects of a file are the architecture's, and an error tells why this machine can't load them."""
     made = jangin.build(layer(), name, cache=False)
     made.save(tmp_path / "m.jgn")
-    again = Artifact.read(tmp_path / "m.jgn")
+    again = read_artifact(tmp_path / "m.jgn")
     abi = ABIS[NAMED[name].triple.split("-")[0]]
     machines = {struct.unpack_from("<H", o, 18)[0] for o in again.objects}
     assert machines == {abi.elf_machine} and len(again.objects) == 3

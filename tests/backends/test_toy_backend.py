@@ -23,7 +23,7 @@ from jangin.ir.parse import parse_func
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.text import print_func
 from jangin.passes.table import GRAPH_PASSES, Pass
-from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import read_artifact
 from jangin.runtime.device import LoadError, NativeCall, Transfer
 from jangin.runtime.layout import Layout
 from jangin.runtime.profile import Launches
@@ -192,7 +192,7 @@ def test_a_network_runs_saved_and_loaded_too(tmp_path: Path) -> None:
     assert SEEN == ["toy network"]
     exe.save(tmp_path / "m.jgn")
     again = jangin.load(tmp_path / "m.jgn", device=ToyDevice())
-    codes = Artifact.read(tmp_path / "m.jgn").objects
+    codes = read_artifact(tmp_path / "m.jgn").objects
     assert codes and all(code.startswith(b"func k_") for code in codes)
     for batch in (1, 2):
         x = np.random.default_rng(batch).standard_normal((batch, 3, 8, 8)).astype(np.float32)

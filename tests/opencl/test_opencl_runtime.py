@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 import jangin
 from jangin.ir.checks import IndexOutOfRange
-from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import read_artifact
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_devices, opencl_programs
 from jangin.runtime.devices.opencl_devices import Found
@@ -165,7 +165,7 @@ def test_a_device_that_is_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Found, "model", property(lambda d: "Another, Device"))
     with pytest.raises(LoadError, match="which isn't here; here are"):
         jangin.load(tmp_path / "m.jgn")
-    assert Artifact.read(tmp_path / "m.jgn").device == "opencl"
+    assert read_artifact(tmp_path / "m.jgn").device == "opencl"
 
 
 @on_each

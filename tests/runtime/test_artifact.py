@@ -16,6 +16,7 @@ from plans import buffer, chain, compiled, plan
 from jangin.ir.dtype import BF16, BOOL, F16
 from jangin.runtime import artifact
 from jangin.runtime.artifact import MAGIC, PLACE, Artifact, ArtifactError
+from jangin.runtime.compiled import read_artifact
 from jangin.runtime.executable import Executable
 from jangin.runtime.load import load
 from jangin.targets.arm import AARCH64
@@ -45,7 +46,7 @@ def big(words: int = 1000) -> Artifact:
 def test_round_trip(tmp_path: Path) -> None:
     made = big()
     made.save(tmp_path / "a.jgn")
-    read = Artifact.read(tmp_path / "a.jgn")
+    read = read_artifact(tmp_path / "a.jgn")
     assert read.objects == made.objects
     for name, array in made.plan.constants.items():
         back = read.plan.constants[name]
@@ -100,7 +101,7 @@ def test_fresh_process_is_light(tmp_path: Path) -> None:
 
 def test_constants_are_mapped(tmp_path: Path) -> None:
     big(8 << 20).save(tmp_path / "big.jgn")
-    words = Artifact.read(tmp_path / "big.jgn").plan.constants["words"]
+    words = read_artifact(tmp_path / "big.jgn").plan.constants["words"]
     with open("/proc/self/maps") as maps:
         mapped = [line for line in maps if line.rstrip().endswith("big.jgn")]
     assert mapped and words[-1] == (8 << 20) - 1
@@ -156,15 +157,15 @@ def test_a_file_says_what_made_it(tmp_path: Path) -> None:
         made = replace(big(), made_by="Jangin 0.1.0, LLVM 22.1.0")
         made = replace(made, plan=replace(made.plan, target=str(target)))
         made.save(path)
-        assert Artifact.read(path).made_by == made.made_by
+        assert read_artifact(path).made_by == made.made_by
         _as_of_version_5(made, path)
         if readable:
-            assert Artifact.read(path).made_by == ""
+            assert read_artifact(path).made_by == ""
         else:
             with pytest.raises(
                 ArtifactError, match="code for AVX-512 may write beyond rows: compile it again"
             ):
-                Artifact.read(path)
+                read_artifact(path)
 
 
 def _as_of_version_5(made: Artifact, path: Path) -> None:
