@@ -20,18 +20,21 @@ from numpy.typing import NDArray
 from jangin.runtime.system.memory import PRIVATE, let_go
 
 SLAB = 8 << 20
-"""Bytes of an array that are copied at once."""
+"""Bytes of an array that are copied at once. The pages of a mapped file leave memory after each slab, so that
+a copy needs little more memory than its result."""
 BLOCK = 4 << 20
-"""Bytes that `digest` hashes as one block: enough work for a thread."""
+"""Bytes that `digest` hashes as one block. A block takes a thread some 2 ms, long beside the start of a
+thread."""
 PIECE = 16 << 20
-"""Bytes of a piece of memory that many arrays share."""
+"""Bytes of a piece of memory that many arrays share. A piece has several large pages (2 MiB), so that little
+of it is left over at its ends."""
 ALIGNED = 64
-"""The alignment, in bytes, of arrays in a piece of memory."""
+"""The alignment, in bytes, of arrays in a piece of memory: a cache line."""
 PATIENCE = 0.1
 """Seconds after which a block that a thread has taken is hashed again. Hashing a block takes a fiftieth of
 this time."""
 GLANCE = 0.0002
-"""Seconds between two checks for a hashed block."""
+"""Seconds between two checks for a hashed block, a tenth of the time that hashing one takes."""
 HASHERS = 4
 """The most threads that hash blocks. With more threads, memory limits the speed, not the processor."""
 

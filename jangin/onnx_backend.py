@@ -15,6 +15,7 @@ from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
 
 MAX_SIZE = (1 << 31) - 1
+"""The largest size that a free dimension may have, the largest int32. It is `ir.graph.MAX_SIZE`."""
 T = TypeVar("T")
 
 

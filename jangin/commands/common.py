@@ -49,7 +49,8 @@ from jangin.runtime.variants import VariantsExecutable
 from jangin.visible import visible
 
 PIPED = 160
-"""The width in columns of output to a file or pipe, unless COLUMNS is set."""
+"""The width in columns of output to a file or pipe, unless COLUMNS is set. Tables keep one line for each row
+at twice a terminal's usual width."""
 CONVERTED = (".onnx", ".tflite", ".nnef", ".tgz", ".tar.gz", ".tar")
 """The endings of the files that `jangin convert` writes."""
 REPORTED = 0.05

@@ -19,6 +19,8 @@ from jangin.visible import visible
 ROWS = 40
 """The most values that the table lists. More lines than fit in a terminal aren't read."""
 WIDTH, HEIGHT, EDGE = 900, 360, 60
+"""The width and height of the plot and the margin around it, in pixels. A page of a browser shows the plot
+whole, and the margin has the labels."""
 FLOOR = 1e-9
 """The smallest difference on the plot's scale. Smaller differences are drawn as if they had this value."""
 

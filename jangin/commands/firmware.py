@@ -20,7 +20,6 @@ from jangin.ir.plan import Plan, PlanBuffer
 from jangin.options import Options
 from jangin.targets import Target
 
-MEGA = 1e6
 ROWS = 24
 """Lines of the memory's picture, which fit in a terminal."""
 COLUMNS = 72
@@ -92,7 +91,7 @@ def _summary(model: Model, code: int, arena: int, found: Sequence[Layer]) -> Tab
     table.add_row("RAM", f"{kept}{arena:,} bytes of arena, without inputs and outputs")
     table.add_row("stack", f"at most about {STACK:,} bytes")
     cycles = sum(layer.kernel.cycles for layer in found)
-    table.add_row("a run", f"about {cycles / MEGA:.2f} million cycles")
+    table.add_row("a run", f"about {cycles / 1e6:.2f} million cycles")
     if model.patches:
         table.add_row("patches", model.patches)
     return table

@@ -27,7 +27,8 @@ Test = Callable[[onnx.ModelProto], str]
 """A function that returns a description of a model's failure, or "" if the model doesn't fail."""
 Tell = Callable[[int, int, str], None]
 SMALL = 4096
-"""A value known at compile time is kept as a constant if it has at most this many elements."""
+"""A value known at compile time is kept as a constant if it has at most this many elements. Shapes and
+indices have fewer, and the written model stays small."""
 TOLERANCE = {"float16": 3e-2, "bfloat16": 1e-1, "float32": 1e-3, "float64": 1e-6}
 """The largest allowed difference of a result, as a share of its largest value."""
 

@@ -42,10 +42,12 @@ from jangin.runtime.stateful import StatefulExecutable
 from jangin.runtime.variants_artifact import VariantsArtifact, listed
 
 TOP = 5
+"""The highest scores of a classifier that are printed, as in the usual top-5 accuracy."""
 PROFILED = 30
 """The most launches that a profile lists. The rest takes little time."""
 CLASSES = 10
-"""An output is shown as a classifier's scores if it is one row of at least this many floats."""
+"""An output is shown as a classifier's scores if it is one row of at least this many floats. Common small
+classifiers (digits, CIFAR-10) have ten classes, and boxes have fewer numbers."""
 LONGEST = 300
 """The most characters that are shown of an output that is no array. A longer one would fill the terminal."""
 

@@ -14,7 +14,7 @@ from rich.text import Text
 INDENT = 4
 """Columns by which the further lines of a row are indented, so that each row's begin stands out."""
 ENDLESS = 1 << 20
-"""A width that exceeds every table's, in columns."""
+"""A width that exceeds every table's, in columns. A table's natural width is found by it."""
 
 
 def laid_out(table: Table, console: Console) -> Table | Text:

@@ -31,10 +31,10 @@ from jangin.training.trainer import train as compiled
 from jangin.training.written import FILES
 
 BATCH = 32
-"""Examples of a step, if neither the user nor the model says how many."""
+"""Examples of a step, if neither the user nor the model says how many. Keras's `fit` has the same default."""
 BARS, UNKNOWN = "▁▂▃▄▅▆▇█", "?"
 STOPPED = 130
-"""The exit status of a program that Ctrl-C ended, as shells have it."""
+"""The exit status of a program that Ctrl-C ended, as shells have it: 128 and the signal's number 2."""
 
 
 @dataclass(frozen=True)

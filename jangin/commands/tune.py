@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 UNITS = {"latency": "ms", "energy": "mJ", "edp": "mJ·s"}
 """The units of a thousandth of each objective's figure."""
 NEAR = 1 / 1.1
-"""The least share of the untuned time at which a kernel's first choice still counts as good."""
+"""The least share of the untuned time at which a kernel's first choice still counts as good. The log then
+says that the choice is within 10 % of the best."""
 ROWS = 30
 """The most kernels that the table lists. The rest takes little time."""
 DEFECTS = 3

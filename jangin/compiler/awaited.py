@@ -42,7 +42,8 @@ CALM = 0.05
 """Seconds without a first answer, after which a model is compiled. A program may need several runs for its
 first result, and then rests longer."""
 HANDING = 5.0
-"""The most seconds for which a program's end waits until the compiler's processes have the requests."""
+"""The most seconds for which a program's end waits until the compiler's processes have the requests. Usually
+it takes hundredths of a second, and a user shouldn't wait longer for a cache."""
 AT_END = 4
 """The most models of a program that are compiled side by side when the program ends. Each takes a process."""
 

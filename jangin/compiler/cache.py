@@ -24,7 +24,8 @@ LIMIT = 2 << 30
 """The most bytes that all entries together may take: some twenty models of 100 MB."""
 _SUFFIX = ".jgn"
 _STALE_SECONDS = 3600
-"""Seconds after which an unfinished file is taken for one that a dead process left."""
+"""Seconds after which an unfinished file is taken for one that a dead process left. Writing the largest entry
+takes a minute at most, even on a slow disk."""
 
 T = TypeVar("T")
 

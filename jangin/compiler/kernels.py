@@ -52,7 +52,8 @@ Chosen = Mapping[str, tuple[Scheduled, tuple[str, ...]]]
 arguments."""
 
 FUNCTION_DIGITS = 24
-"""A function's name contains this many hexadecimal digits of its kernel's identity, enough to be unique."""
+"""A function's name contains this many hexadecimal digits of its kernel's identity. Their 96 bits are enough
+to be unique: among a billion kernels, two are equal by chance once in 10^11 times."""
 
 MANY = 4
 """The most symbols in a sum that a kernel keeps as its size. A longer sum becomes one new symbol, so that

@@ -18,7 +18,8 @@ EVENTS = ("pkg", "ram", "cores", "gpu", "psys")
 REGISTERS = ((0x606, 0x611), (0xC0010299, 0xC001029B))
 """The registers of the energy's unit and of a package's energy, for Intel and for AMD."""
 UNIT_SHIFT, UNIT_MASK = 8, 0x1F
-"""The bits of the unit's register that have the negative binary exponent of a joule."""
+"""Bits 8 to 12 of the unit's register have the negative binary exponent of a joule (Intel's Software
+Developer's Manual, MSR_RAPL_POWER_UNIT)."""
 
 
 def perf(root: Path) -> Found:

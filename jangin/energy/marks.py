@@ -17,15 +17,18 @@ from jangin.ir.graph import Array
 PATTERN = (1, 1, 2, 1, 1, 2, 3, 1, 1, 3)
 """The lengths of work and rest in turn. Shifted by any length, less than 60 % of it agree."""
 LEAST_UNIT, SAMPLES = 0.25, 4
-"""The seconds of the shortest mark, and the samples that it has at least."""
+"""The seconds of the shortest mark, and the samples that it has at least. Processors take some 0.1 s to reach
+their full power, and the first and last sample of a mark are mixed."""
 REACH = 3.0
 """The most seconds by which a clock may differ. Timestamps that differ by over two are shifted before."""
 FINE = 0.001
-"""Seconds between two times that are tried."""
+"""Seconds between two times that are tried. It is far less than a sample's spacing, so that it doesn't limit
+the accuracy."""
 NEAR = 0.9
 """The middle of all times whose contrast is this near to the best counts, because a peak has two flanks."""
 CLEAR = 0.8
-"""The contrast of any other time is below this share of the best one's if the pattern is really seen."""
+"""The contrast of any other time is below this share of the best one's if the pattern is really seen. Noise
+alone has several times of nearly equal contrast."""
 
 Work = Callable[[float], tuple[float, float, int]]
 

@@ -14,7 +14,8 @@ from jangin.energy.source import EnergyError
 from jangin.ir.records import dataclass
 
 DOUBT = 0.02
-"""A window is long enough if its energy is known within this share, by the sensor's updates and digits."""
+"""A window is long enough if its energy is known within this share, by the sensor's updates and digits.
+Engines that differ by less aren't told apart."""
 HEADROOM = 1.1
 """Windows are longer than needed by this factor, because a call may take a little less than before."""
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0

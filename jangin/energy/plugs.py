@@ -19,14 +19,16 @@ PLUGS: Sequence[tuple[str, tuple[str | int, ...]]] = (
 )
 """The pages of plugs, and where in them the watts are: Shelly's second and first generation, and Tasmota."""
 PLUG_INTERVAL, PLUG_PERIOD, PLUG_DIGIT = 0.25, 1.0, 0.1
-"""Seconds between two requests, seconds between two updates of a plug, and the last digit of its watts."""
+"""Seconds between two requests, seconds between two updates of a plug, and the last digit of its watts. They
+are those of usual plugs; more requests would only load the network."""
 PATIENCE = 5.0
 """The seconds that a plug may take to answer. A plug on a weak wireless network answers late."""
 POWERMETRICS = ("powermetrics", "--samplers", "cpu_power", "-i", "100")
 """The command that prints the power of a Mac's chip ten times a second. Only root may run it."""
 COMBINED = re.compile(r"Combined Power[^:]*:\s*([0-9.]+)\s*mW")
 BAUD = 115200
-"""The usual speed of a serial line in bits a second."""
+"""The usual speed of a serial line of microcontrollers, in bits a second. A device's name with @BAUD gives
+another."""
 
 
 def plug(address: str) -> Iterator[tuple[float, float]]:

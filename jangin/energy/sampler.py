@@ -34,6 +34,8 @@ small board."""
 LATE_SECONDS = 20.0
 """A source that gives no sample for so long has died. Wall meters give one in ten seconds or less."""
 LOOK_SECONDS = 0.02
+"""Seconds between two looks at what the sampler has written. A look costs little, and a wait ends at most so
+much late."""
 SAME_CLOCK = 0.02
 """Timestamps that are later or earlier than their arrival by more seconds than this are of another clock."""
 APART, TOGETHER = "apart", "together"

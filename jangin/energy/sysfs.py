@@ -15,11 +15,14 @@ Found = tuple[list[Source], list[str]]
 """Sources, and a reason for each kind of source that isn't there or can't be read."""
 
 RAPL_INTERVAL, RAPL_PERIOD = 0.01, 0.001
-"""Seconds between two readings of RAPL's counters, and between two updates of them by the processor."""
+"""Seconds between two readings of RAPL's counters, and between two updates of them by the processor (Intel's
+Software Developer's Manual). Reading at each update would itself cost energy."""
 HWMON_INTERVAL = 0.05
-"""Seconds between two readings of a sensor on a board's bus, which each reading occupies."""
+"""Seconds between two readings of a sensor on a board's bus, which each reading occupies. It counts if the
+driver doesn't tell the sensor's own interval, or tells a shorter one."""
 BATTERY_INTERVAL, BATTERY_PERIOD = 1.0, 5.0
-"""Seconds between two readings of a battery, and a usual time between two updates by its controller."""
+"""Seconds between two readings of a battery, and a usual time between two updates by its controller. More
+readings would give the same number again."""
 TOTALS = ("VDD_IN", "POM_5V_IN")
 """Labels of rails that feed all other rails of a Jetson board."""
 

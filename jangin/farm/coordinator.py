@@ -44,7 +44,8 @@ devices."""
 POLL = 1.0
 """Seconds between two looks at the list of devices. Devices that have answered get new work at once."""
 FRUITLESS = 0.5
-"""A kernel's expected gain is multiplied by this factor for each of its jobs without a winner."""
+"""A kernel's expected gain is multiplied by this factor for each of its jobs without a winner. Other kernels
+thus soon get their turn."""
 
 
 class SchedulerGone(ConnectionError):

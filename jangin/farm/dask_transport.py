@@ -16,9 +16,11 @@ from jangin.farm.jobs import Answer, Event, Job
 RESOURCE = "jangin"
 """The beginning of the names of resources that make workers devices."""
 FRESH = 1.0
-"""Seconds for which the list of workers isn't asked for again."""
+"""Seconds for which the list of workers isn't asked for again. Each question is a message to the scheduler,
+and workers come and go less often."""
 PATIENCE = 120.0
-"""Seconds to wait for a scheduler that is gone, for a first device, or for a device's word on itself."""
+"""Seconds to wait for a scheduler that is gone, for a first device, or for a device's word on itself. Small
+boards take a minute to start."""
 CONNECT = 10.0
 """The seconds that one attempt to reach the scheduler may take."""
 

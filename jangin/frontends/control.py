@@ -38,7 +38,8 @@ UNROLL_NODES = 1024
 """An unrolled loop may become at most this many nodes of the model, because the time to compile grows with
 them."""
 SPLITS = 4
-"""Nodes after a branch are moved into both bodies for at most this many branches inside each other."""
+"""Nodes after a branch are moved into both bodies for at most this many branches inside each other. Each
+branch doubles the nodes, so four make at most 16 copies."""
 
 
 class RanksDiffer(Exception):

@@ -247,6 +247,8 @@ MOST_GROWTH = 200
 """An archive may unpack to at most this many times its own size. Weights hardly compress, so a larger growth
 is taken for an attack."""
 LEAST_LIMIT = 1 << 26
+"""An archive may always unpack to this many bytes, 64 MiB. Small archives of constants such as zeros shrink
+by more than `MOST_GROWTH`."""
 
 
 def most_unpacked(size: int) -> int:

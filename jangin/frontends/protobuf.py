@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
-"""The kinds of fields that files have, by their numbers."""
+"""The kinds of fields that files have, by the numbers of Protocol Buffers' wire format."""
 
 
 def fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:

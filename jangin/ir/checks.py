@@ -10,7 +10,8 @@ from jangin.ir.sources import Sources
 from jangin.visible import visible
 
 IN_RANGE = (1 << 63) - 1
-"""The result of an `ir.core.IndexCheck` if every index is in range."""
+"""The result of an `ir.core.IndexCheck` if every index is in range. No index is as large, so the smallest
+wrong index replaces it by a minimum."""
 
 
 class IndexOutOfRange(IndexError):

@@ -14,13 +14,14 @@ from jangin.ir.records import dataclass
 WARP = 32
 """Work-items of a warp, on all of NVIDIA's GPUs (CUDA C++ Programming Guide)."""
 LINES = 8
-"""Rows of the matrices that one instruction loads from shared memory, and lanes that say where they are."""
+"""Rows of the matrices that one instruction loads from shared memory, and lanes that say where they are (PTX
+ISA, `ldmatrix`)."""
 LINE_BYTES = 16
-"""Bytes of each of these rows."""
+"""Bytes of each of these rows (PTX ISA, `ldmatrix`)."""
 MOST = 4
-"""Most matrices that one instruction loads."""
+"""Most matrices that one instruction loads (PTX ISA, `ldmatrix.x4`)."""
 HALF = 2
-"""Bytes of the elements whose matrices it can also transpose."""
+"""Bytes of the elements whose matrices it can also transpose (PTX ISA, `ldmatrix.trans`)."""
 
 Digit = tuple[int, int, int]
 """A digit of a number: how many values it has, and the rows and the columns that each unit moves by."""

@@ -27,7 +27,7 @@ Shape = tuple[Expr, ...]
 MAX_SIZE = (1 << 31) - 1
 """The largest size of a dimension. A larger one is refused, whether given or computed at run time."""
 MAX_RANK = 64
-"""Axes of a tensor at most, the same as for NumPy's arrays."""
+"""Axes of a tensor at most. NumPy 2 has the same limit, and constants are NumPy's arrays."""
 Array = NDArray[Any]
 FUNCTION = "function"
 """The `op` of an imported node that stands for a whole graph. Its attribute `body` is this graph, which has

@@ -68,7 +68,8 @@ from jangin.ir.simplify import simplify
 from jangin.ir.traversal import loads
 
 SHARED_ALIGN = 16
-"""Alignment of each shared buffer, in bytes: the widest load of most GPUs."""
+"""Alignment of each shared buffer, in bytes. The widest load of most GPUs has as many and needs this
+alignment."""
 
 
 ARRIVALS = 4096

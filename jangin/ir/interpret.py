@@ -28,7 +28,8 @@ from jangin.ir.traversal import children
 from jangin.ir.words import COMPARE, INFIX
 
 GRID_LIMIT = 1 << 22
-"""`evaluate_stage` computes at most this many grid points at once."""
+"""`evaluate_stage` computes at most this many grid points at once. Each intermediate array then has at most
+32 MiB of i64."""
 
 Env = dict[str, Any]
 Code = Callable[[Env], Any]

@@ -12,7 +12,8 @@ from jangin.ir.simplify import Range, simplify
 from jangin.ir.traversal import free_vars, substitute
 
 SCRATCH_ALIGN = 64
-"""Alignment of each scratch buffer, and of the scratch memory itself, in bytes."""
+"""Alignment of each scratch buffer, and of the scratch memory itself, in bytes. It is a cache line, and the
+widest vector register."""
 
 
 def rounds(func: Func) -> Expr:

@@ -36,12 +36,14 @@ then packed, which takes as much again."""
 NODES = 1_000_000
 """The default limit of nodes, about ten times that of the largest models."""
 EACH = 0.05
-"""The clock and the memory are read at most once in this many seconds."""
+"""The clock and the memory are read at most once in this many seconds. Reading the memory opens a file of the
+system, which would slow the compiler if it were done at each check."""
 GRACE = 10.0
 """Seconds after the limit until a process that doesn't check the budget is killed."""
 ALLOWS = "limits=Limits({}=...) allows more"
 LONGEST_NAME = 1000
-"""The most bytes of a node's name that another process can read."""
+"""The most bytes of a node's name that another process can read. The name is for an error's text, in which a
+longer one would hide the rest."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ ZERO: Expr = const(0)
 ONE: Expr = const(1)
 
 ALIGN = 64
-"""Alignment of every arena offset and packed constant, in bytes."""
+"""Alignment of every arena offset and packed constant, in bytes: a cache line, and the widest vector
+register."""
 
 
 def aligned(at: int) -> int:

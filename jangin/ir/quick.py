@@ -33,7 +33,8 @@ EXACT_F32 = 1 << 24
 PIECE = 32
 """The fewest terms of a sum in single precision. Shorter ones take longer than double precision."""
 WINDOW = 64
-"""The most elements of a window whose extremum is found by comparing whole arrays, one for each place."""
+"""The most elements of a window whose extremum is found by comparing whole arrays, one for each place. Each
+place is one call of NumPy, so larger windows leave more to one call by axes."""
 IN_F32: Mapping[str, Any] = {
     "sqrt": np.sqrt, "exp": np.exp, "tanh": np.tanh, "log": np.log,
     "sigmoid": lambda x: np.reciprocal(1 + np.exp(-x)),

@@ -30,7 +30,8 @@ PERIODS = (2, 3, 4)
 """Periods that are tried for variables of loops around a thread loop. Buffers that are used alternately have
 these periods."""
 ROUNDS = 64
-"""At most this many iterations of the outer loops are distinguished."""
+"""At most this many iterations of the outer loops are distinguished. Each one is a proof of its own, so more
+would make compiling slow."""
 
 Index = tuple[Expr, ...]
 Ranges = Mapping[Var, Range]

@@ -14,10 +14,6 @@ from jangin.ir.races import Access, Ranges, accesses
 from jangin.ir.simplify import Range, prove, simplify, terms
 from jangin.ir.traversal import buffers_loaded, free_vars, row_major, substitute
 
-Digits = Mapping[str, Expr]
-"""Quotients and remainders of an element's number in its buffer. A name tells how each follows from the
-number, so that equal elements have equal numbers of one name."""
-
 
 def clash(func: Func, name: str) -> str | None:
     """Return a description of an element of the buffer `name` that may be read after it was written. Return

@@ -25,11 +25,12 @@ from jangin.ops.quantized import saturated
 from jangin.ops.values import Tensor
 
 NIBBLES, BYTES = 8, 4
-"""Numbers of 4 bits, and numbers of 8 bits, in a 32-bit word."""
+"""Numbers of 4 bits, and numbers of 8 bits, in a word of 32 bits: 32 / 4 and 32 / 8."""
 LOW_NIBBLES = 0x0F0F0F0F
-"""The mask of the lower half of each byte of a word."""
+"""The mask of the lower half of each byte of a word. One operation thus takes four numbers of 4 bits out of a
+word."""
 ONES = 0x01010101
-"""A word whose four bytes are 1."""
+"""A word whose four bytes are 1. A product of bytes with it gives the sum of the other word's bytes."""
 LARGEST_BLOCK = 1 << 15
 """Most weights of a block whose products are summed in i32. An i32 holds the sum of this many products of two
 8-bit numbers (2 ** 15 * 2 ** 16)."""

@@ -13,7 +13,7 @@ from jangin.ir.te import Stage, reduction
 from jangin.ops.operands import TRUE, multiplied
 
 ROWS = 4
-"""Rows that a word packs, one byte each."""
+"""Rows that a word packs, one byte each: a word of 32 bits has four bytes."""
 _BITS = tuple(int(np.uint32(255 << 8 * n).astype(np.int32)) for n in range(ROWS))
 """The mask of each byte of a word."""
 

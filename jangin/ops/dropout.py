@@ -18,11 +18,12 @@ from jangin.ops.values import Tensor
 
 Shape = Sequence[Expr]
 WORD = 32
-"""Bits of a random word."""
+"""Bits of a random word: the generator Philox 4x32 gives words of u32."""
 STATE = 3
-"""Number of u32 words that determine the random numbers: two of the seed, and the number of the step."""
+"""Number of u32 words that determine the random numbers: two of the seed, as Philox 4x32 needs, and the
+number of the step."""
 WIDTH = 4
-"""Number of u32 words in a block of Philox."""
+"""Number of u32 words in a block of Philox 4x32 (Salmon et al., 2011)."""
 
 
 def dropout(b: Builder, x: Tensor, p: float) -> tuple[Tensor, Tensor]:

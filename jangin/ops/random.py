@@ -20,7 +20,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
 WORDS = 624
-"""Words of the generator's state."""
+"""Words of the generator's state (n of MT19937, Matsumoto & Nishimura 1998)."""
 MIDDLE = 397
 """The distance between a word of the state and the later word that it is mixed with (m of MT19937, Matsumoto
 & Nishimura 1998)."""

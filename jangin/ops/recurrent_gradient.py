@@ -21,7 +21,8 @@ from jangin.ops.unit_blocks import Blocks, size_of
 from jangin.ops.values import Tensor
 
 NARROW = 8
-"""An input is narrow if all gates have at least so many times as many columns."""
+"""An input is narrow if all gates have at least so many times as many columns. Its weights' gradient is then
+made transposed, which took 2.2 instead of 2.4 ms in a step of an LSTM."""
 
 
 @dataclass(frozen=True)

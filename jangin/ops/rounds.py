@@ -72,7 +72,7 @@ GROUP = Var("ko")
 BATCH = FIRST + ROW
 
 ONES = 0x01010101
-"""A word whose four bytes are 1."""
+"""A word whose four bytes are 1. A product of bytes with it gives the sum of the other word's bytes."""
 OF_SCALE = 2
 """Rows that describe levels: the scale and the zero point. Each block of units has its own copy."""
 LEVEL_ROWS = 4
@@ -83,7 +83,8 @@ BATCHED = 8
 FROM_L2 = 4
 """Multiply-adds in the time in which a vector of weights comes from the L2 cache. Each tile reads them."""
 LEAST = 8
-"""Multiply-adds that a core begins before the first one's result can be added to."""
+"""Multiply-adds that a core begins before the first one's result can be added to: four cycles of latency, and
+two begin each cycle."""
 PER_TERM = 2
 """Multiply-adds in the time that a term's loop takes beside its own work."""
 FEWEST_BLOCKS = 8

@@ -30,7 +30,8 @@ Region = Callable[[int], Expr]
 """A region's f32 numbers, by their place in its row."""
 ZERO = (const(0),)
 MAX_SAMPLES = 1 << 12
-"""Most bilinear samples along one side of a RoiAlign bin."""
+"""Most bilinear samples along one side of a RoiAlign bin. A bin takes the square of this number, 16 million,
+so more are a mistake or meant to harm."""
 
 
 def index_of(x: Expr, size: Expr) -> Expr:

@@ -39,7 +39,8 @@ _ERFCX = (
 """erfcx(z) / t is this polynomial in 2 t - 1 with t = 3 / (3 + z), for z >= 0. It interpolates 23 Chebyshev
 nodes, and its relative error is 7e-16."""
 _SHIFT = 10
-"""Sums for the gamma function begin at x + 10, from where the asymptotic series are good to 1e-16."""
+"""Sums for the gamma function begin at x + 10, from where the asymptotic series are good to 1e-16, the
+precision of f64."""
 _BERNOULLI = (1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6)
 """The numbers B2, B4, ..., B14."""
 _CENTRE = (

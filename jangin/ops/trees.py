@@ -40,7 +40,7 @@ TESTS: tuple[Callable[[Expr, Expr], Expr], ...] = (
 )  # fmt: skip
 EQUAL, MEMBER = MODES.index("BRANCH_EQ"), MODES.index("BRANCH_MEMBER")
 LEAF = -1
-"""The mode of a leaf."""
+"""The mode of a leaf. Modes of tests are numbered from 0 on."""
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 

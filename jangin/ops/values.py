@@ -20,7 +20,8 @@ from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.ops.editor import Editor
 
 DATA_LIMIT = 256
-"""Most elements of an integer tensor whose contents are followed through the graph."""
+"""Most elements of an integer tensor whose contents are followed through the graph. Shapes and indices are
+far shorter, and each element is an expression of its own."""
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,8 @@ TIMES = 10
 """Most passes over the pairs of layers. Each pair's scales change those of its neighbours, by less in each
 pass."""
 CLOSE = 1e-3
+"""The largest logarithm of a scale at which the scales count as settled: a change of 0.1 %, far less than a
+step of int8."""
 
 
 def smoothed(graph: Graph, largest: Mapping[str, Array], strength: float) -> Graph:

@@ -42,8 +42,10 @@ BITS = 8, 7
 
 Weights of 7 bits are from -64 to 64. A weight may be larger if its neighbour is smaller by as much."""
 NARROW = 64
+"""The largest weight of 7 bits. Two products of such weights with bytes always fit an int16."""
 BIAS_ROOM = 1 << 30
-"""The largest absolute value of a bias, in units of both scales."""
+"""The largest absolute value of a bias, in units of both scales. It is half of int32's range, so that a sum
+of products can be added without overflow."""
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,16 @@ import numpy as np
 from jangin.ir.graph import Array
 
 BINS = 2048
+"""The bins of a histogram. PyTorch's HistogramObserver and ONNX Runtime's percentile calibration have as
+many."""
 PERCENTILE = 99.99
+"""The share of the numbers, in percent, that a range by percentile contains. It is one of those that Wu et
+al. compare ("Integer Quantization for Deep Learning Inference", 2020)."""
 LEVELS = 256
+"""The numbers that an integer of 8 bits can have."""
 CUTS = 64
-"""The number of positions that are tried for each end of a range."""
+"""The number of positions that are tried for each end of a range. Neighbours differ by 1.6 % of the end,
+about a step of seven bits."""
 
 
 class Observer:

@@ -10,7 +10,8 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 
 CLASSES = 10
-"""An output [rows, n] counts as a classifier's if n is at least this number."""
+"""An output [rows, n] counts as a classifier's if n is at least this number. Common small classifiers
+(digits, CIFAR-10) have ten classes, and boxes have fewer numbers."""
 Outputs = Sequence[Sequence[Array]]
 """The output arrays of each run."""
 Score = Callable[[Outputs], float]

@@ -24,7 +24,8 @@ from jangin.runtime.threads import counted
 
 AUTO, AUTO_DROP = "auto", 0.005
 BLOCK = 32
-"""The number of 4-bit weights that share a scale."""
+"""The number of 4-bit weights that share a scale, as in GGUF's Q4_0. A scale of f16 then adds half a bit to
+each weight."""
 
 
 class DropMissed(CompileError):

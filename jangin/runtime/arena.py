@@ -15,6 +15,8 @@ Placed = tuple[int, int, int, int]
 """A placed buffer: its offset, its end, and the first and last launch that touch it."""
 
 RETRIES = 20
+"""The most times that buffers are placed again for a smaller arena. Each time takes as long as the first, and
+the search ends early at the least possible size."""
 LONG = 8
 """Launches that a buffer outlives in the mean before all placed buffers are looked at in turn. The values of
 a training step wait for the backward pass."""

@@ -64,7 +64,7 @@ address = _first_field if DESCRIBED else _general
 
 
 C_ORDER, F_ORDER, ALIGNED, WRITEABLE = 0x1, 0x2, 0x100, 0x400
-"""Flags of arrays."""
+"""NumPy's flags of arrays (NPY_ARRAY_C_CONTIGUOUS and others in its header ndarraytypes.h)."""
 
 
 def array_wanted(

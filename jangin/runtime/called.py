@@ -9,7 +9,7 @@ from jangin.runtime.compiled import Compiled, targets, weight_bytes
 from jangin.runtime.sizes import TensorSpec, told
 
 LISTED = 6
-"""A `repr` lists at most this many inputs, and as many outputs."""
+"""A `repr` lists at most this many inputs, and as many outputs, so that it stays a few lines."""
 
 
 class Model(Protocol):

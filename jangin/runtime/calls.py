@@ -23,7 +23,8 @@ from jangin.runtime.arrays import HEAD as OWN_HEAD
 from jangin.runtime.system import in_children
 
 HEAD = 16
-"""Bytes at the beginning of each object, in the Pythons whose objects the code reads."""
+"""Bytes at the beginning of each object, in the Pythons whose objects the code reads. They are the count of
+references and the type's address."""
 STATE = ("record", "general", "python")
 RECORD = (
     "busy", "table", "wanted", "named", "names", "entry", "bufs", "symbols", "pool", "scratch", "stride",
@@ -52,7 +53,7 @@ VALUES = {"d": 1, "f": 2, "l": 3, "q": 3, "D": 4, "F": 5}
 MAKERS = {"copy": 85, "zeros": 183, "empty": 184}
 """Places in NumPy's table of C functions, which its binary interface fixes: NewCopy, Zeros and Empty."""
 _CALLED = 0x80 | 0x02
-"""METH_FASTCALL | METH_KEYWORDS, which a function's description has."""
+"""METH_FASTCALL | METH_KEYWORDS of CPython's methodobject.h, which a function's description has."""
 
 
 class _Described(ctypes.Structure):

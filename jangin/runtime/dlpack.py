@@ -15,7 +15,7 @@ import numpy as np
 from jangin.ir.dtype import DTYPES, from_numpy
 
 CPU, CUDA = 1, 2
-"""The numbers of the kinds of device."""
+"""The numbers of the kinds of device in DLPack's header (kDLCPU, kDLCUDA)."""
 VERSION = 1, 0
 """The version of versioned capsules that are made and asked for."""
 READ_ONLY, IS_COPIED = 1, 2

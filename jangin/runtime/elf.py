@@ -25,6 +25,8 @@ from jangin.runtime.system.processor import architecture
 _ALLOC, _WRITE = 2, 1
 _SYMTAB, _RELA, _NOBITS = 2, 4, 8
 _UNDEFINED = 0
+"""ELF's flags and types of sections, and the section number of symbols that are defined elsewhere (elf.h:
+SHF_, SHT_ and SHN_)."""
 _FORMATS = {2: "<H", 4: "<I", 8: "<Q"}
 
 

@@ -20,11 +20,14 @@ from jangin.mapped import InMemory
 from jangin.runtime.artifact import ENCRYPTED_MAGIC, ArtifactError
 
 VERSION = 1
+"""The version of encrypted files. It changes with the cipher or the prefix, and the contents have their own
+version."""
 PREFIX = struct.Struct("<8sI12s16s")
 AUTHENTICATED = struct.Struct("<8sI")
 """The part of the prefix that the tag authenticates too."""
 BLOCK = 16 << 20
-"""Bytes that are read and decrypted at once."""
+"""Bytes that are read and decrypted at once. A block beside the decrypted file is all the memory that
+decryption takes."""
 
 
 def save_encrypted(

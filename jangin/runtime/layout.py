@@ -24,7 +24,8 @@ COARSE = 1
 FINE = 8
 """The number for arenas that would have more than SMALL bytes with COARSE."""
 SMALL = 1 << 20
-"""An arena of at most this many bytes is computed with coarse rounding."""
+"""An arena of at most this many bytes is computed with coarse rounding. Coarse rounding at most doubles a
+size, and this much memory matters little."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,8 @@ from jangin.ir.records import dataclass
 from jangin.runtime.layout import Layout
 
 WARM_UP = 1
-"""Untimed runs before the runs that count."""
+"""Untimed runs before the runs that count. The first run brings code and weights into the caches and takes
+memory."""
 EMPTY = 20
 """Timed calls of each kernel without work, which measure the cost of a call."""
 

@@ -40,8 +40,10 @@ from jangin.runtime.sizes import Evaluator, Sizes
 from jangin.visible import visible
 
 ROOM = 16
-"""A loop that counts its slices has memory for this many at first."""
+"""A loop that counts its slices has memory for this many at first. The memory doubles when it is full, so the
+number decides about the first few loops only."""
 WORDS = 10
+"""The 64-bit words of an operation, as many as the longest one, `copy`, has."""
 OPERATIONS = {
     name: number
     for number, name in enumerate(("end", "call", "copy", "jump", "unless", "set", "count", "past", "fail"))

@@ -31,7 +31,8 @@ from jangin.runtime.threads import counted
 from jangin.runtime.variants import single
 
 AHEAD = 2
-"""Inputs of a stream that are in progress at once, as a multiple of the number of devices."""
+"""Inputs of a stream that are in progress at once, as a multiple of the number of devices. While a device
+works on one, the next one already waits."""
 
 
 class SeveralExecutable(Called, Loaded[SeveralArtifact]):

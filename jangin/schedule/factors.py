@@ -27,7 +27,7 @@ from jangin.schedule.primitives import at_loop, find, ranges_at
 from jangin.schedule.sums import each_element, one_sum
 
 SIGN = 31
-"""The sign bit of an i32."""
+"""The number of the sign bit of an i32, counted from 0."""
 
 
 def factor_out(func: Func, loop: str, at: str) -> Func:

@@ -26,7 +26,7 @@ OPTIONS = {
 }  # fmt: skip
 """The options of ssh. No question is asked, and a connection that is dead for 15 seconds ends."""
 LOST = 255
-"""The status with which ssh ends if it can't connect, or if the connection breaks."""
+"""The status with which ssh ends if it can't connect, or if the connection breaks (ssh(1), exit status)."""
 TARGETS = {
     "x86_64": "x86-64-v2", "amd64": "x86-64-v2", "aarch64": "aarch64", "armv7l": "armv7", "riscv64": "riscv64"
 }  # fmt: skip

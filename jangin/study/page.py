@@ -19,7 +19,8 @@ COLOURS = (
 )  # fmt: skip
 """Colours of engines, which can be told apart on light and on dark ground. There is one for each engine."""
 ROW_PIXELS, FEWEST_PIXELS, AROUND_PIXELS = 16, 180, 120
-"""Heights in a plot: of one bar, of the smallest plot, and of what is around its bars."""
+"""Heights in a plot, in pixels: of one bar, of the smallest plot, and of what is around its bars. A bar has
+room for a line of text of 12 pixels, and around are title, axis and legend."""
 
 
 def page(

@@ -21,7 +21,8 @@ ALL = "All figures"
 TFLITE = "litert"
 """The engine that is a baseline beside the chosen one: TensorFlow Lite under its new name."""
 LISTED = 5
-"""The most operators that are listed for a model in an engine."""
+"""The most operators that are listed for a model in an engine, so that a row stays one line. They usually
+take most of the time."""
 CROWDED = 0.1
 """Other processes are told of if they kept more cores busy than this during the turns that count."""
 

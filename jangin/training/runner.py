@@ -16,6 +16,7 @@ from jangin.runtime.load import executable
 from jangin.training.step import StepGraph
 
 MASK = 0xFFFFFFFF
+"""The 32 bits of a word of the random numbers' seed."""
 
 
 class Runner:

@@ -13,7 +13,8 @@ from jangin.options import LATENCY
 REST_SECONDS = 2.0
 """The least seconds for which the power at rest is measured, before anything else."""
 SETTLE_SECONDS = 0.3
-"""Seconds after which the threads of a pool have stopped to wait for work actively."""
+"""Seconds after which the threads of a pool have stopped to wait for work actively. They do so within a
+millisecond, and processors take longer to lower their power."""
 ROUNDS = 5
 """The number of rounds in a comparison by joules. Each round measures every call once, for a second or
 longer. Five are the fewest whose median ignores two disturbed rounds."""

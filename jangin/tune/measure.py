@@ -33,7 +33,8 @@ from jangin.tune.joules import Meter
 ROUNDS = 7
 """The fewest rounds that are timed. Their median ignores three disturbed ones."""
 MOST_ROUNDS = 20
-"""The most rounds that are timed while there is time, in multiples of `ROUNDS`."""
+"""The most rounds that are timed while there is time, in multiples of `ROUNDS`. Quick kernels would otherwise
+be timed thousands of times, after which their medians no longer change."""
 NOTCH = 1.57
 """The half-width of a median's 95% confidence interval, in quartile ranges divided by the square root of the
 count. Source: McGill, Tukey, Larsen: "Variations of box plots", 1978."""

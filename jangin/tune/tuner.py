@@ -49,14 +49,16 @@ SCREEN_SECONDS = 0.2
 """Seconds of the race that finds the two quickest candidates of a batch. It needn't be exact, because those
 two race again."""
 RACE_SECONDS = 0.4
-"""Seconds of the race between the two quickest candidates of a batch and the best known one."""
+"""Seconds of the race between the two quickest candidates of a batch and the best known one. It lasts twice
+as long as the screening, because it decides."""
 MARGIN = 0.99
 """A candidate wins if it takes at most this share of the earlier best's time, by the median and in the best
 round."""
 HOPELESS = 1.6
 """A candidate isn't tried if its estimate exceeds the best estimate by more than this factor."""
 FRUITLESS = 0.5
-"""A kernel's expected gain is multiplied by this factor after each race that has no new winner."""
+"""A kernel's expected gain is multiplied by this factor after each race that has no new winner. Other kernels
+thus soon get their turn."""
 FINAL_SECONDS = 3.0
 """The least seconds for which whole runs of the tuned and of the untuned model are compared. It is longer
 than a race, because the result decides about all kernels."""

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 GAP, ROW = 24.0, 84.0
-"""`GAP` is the distance between neighbours in a layer, and `ROW` the distance between layers, in pixels."""
+"""`GAP` is the distance between neighbours in a layer, and `ROW` the distance between layers, in pixels. A
+layer's boxes are 40 pixels high, so lines have as much space again."""
 THIN = 8.0
-"""The width in pixels of the place of a line."""
+"""The width in pixels of the place of a line that passes a layer. Neighbouring lines stay apart by it."""
 SWEEPS = 6
 """The number of times that the layers are ordered, alternately down and up. Further times would remove few
 crossings."""

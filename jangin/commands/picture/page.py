@@ -17,8 +17,10 @@ from jangin.ir.graph_text import attribute_text
 from jangin.ir.plan import Launch
 
 HEIGHT = 40.0
+"""The height in pixels of a box, which has two lines of text."""
 LETTER, LEAST = 7.4, 90.0
-"""The assumed width of a letter, and the smallest width of a box, in pixels."""
+"""The assumed width of a letter, and the smallest width of a box, in pixels. The page's font has 13 pixels,
+and its letters are some 0.57 of this wide."""
 LONGEST = 26
 """The most letters of a name that a box shows, so that boxes stay narrow."""
 MOST_TEXT = 1500

@@ -24,7 +24,8 @@ T = TypeVar("T")
 Progress = Callable[[float, float], None]
 
 AHEAD = 2
-"""Jobs that a worker has at most: the one it carries out, and one that waits in its pipe."""
+"""Jobs that a worker has at most: the one it carries out, and one that waits in its pipe. A worker thus never
+waits for the process that gives jobs."""
 
 
 class Workers:

@@ -20,7 +20,8 @@ TYPES = range(200, 3001)
 """The field numbers in Core ML's message Model that hold a model of some type. Files of ONNX have no fields
 with these numbers, so that they tell the formats apart."""
 FIELDS = 64
-"""At most this many fields of a message are examined to recognize its format."""
+"""At most this many fields of a message are examined to recognize its format. The first fields tell the
+format, and a large file of another format needn't be read."""
 
 
 class CoreMLFormat(Format):

@@ -50,7 +50,8 @@ ACROSS: Mapping[str, Callable[[Builder, Tensor], Tensor]] = {
 }  # fmt: skip
 """Activations that combine all channels of a pixel."""
 CANDIDATES = 1000
-"""At most this many boxes of each class are compared with each other: those with the highest scores."""
+"""At most this many boxes of each class are compared with each other: those with the highest scores. The
+comparisons grow with the square of this number."""
 
 
 def _activated(b: Builder, node: Node, x: Tensor) -> Tensor:

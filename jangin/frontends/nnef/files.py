@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 GRAPH, QUANTIZATION = "graph.nnef", "graph.quant"
 MOST_FILES = 100_000
+"""The most files of a model. A larger folder or archive is taken for a mistake, such as a whole home folder,
+and isn't listed to its end."""
 BEGINS = re.compile(rb"(\s|#[^\n]*\n)*version\s+\d")
 
 

@@ -15,6 +15,9 @@ from typing import Any
 MOST_BYTES = 2 << 30
 MOST_SECONDS = 20
 MOST_OPERATIONS = 250_000
+"""Limits of the process that parses: bytes of memory, seconds of processor time, and operations after
+fragments are expanded. Fragments may expand without bound, so a file of a few lines could otherwise take
+everything."""
 
 
 def _bounded() -> None:

@@ -16,6 +16,8 @@ from jangin.ir.graph import Array, CompileError
 HEADER = struct.Struct("<4BII8III")
 LENGTH = 128
 MOST_AXES = 8
+"""The bytes of a tensor file's header, and the most axes that it can describe (NNEF 1.0, tensor file
+format)."""
 FLOAT, UINT, QUINT, QINT, INT, BOOL = range(6)
 _NAMES = {FLOAT: "f", UINT: "u", QUINT: "u", QINT: "i", INT: "i"}
 

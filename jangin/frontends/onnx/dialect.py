@@ -32,7 +32,7 @@ REMARKS = frozenset({"opset", "consumed_inputs"})
 IN_BLOCKS = frozenset({"MatMulNBits", "MatMulBlocks"})
 """Operators that multiply by blockwise quantized weights. They have the attribute `accuracy_level`."""
 UNSET = 0
-"""The value of `accuracy_level` that demands no accuracy."""
+"""The value of `accuracy_level` that demands no accuracy, as ONNX Runtime defines it."""
 
 
 class Onnx(Dialect):

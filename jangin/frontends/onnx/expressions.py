@@ -74,6 +74,8 @@ REDUCTIONS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min
 COMPUTED = (F64, F32, I64, I32, U64)
 """The types of numbers in which ONNX Runtime computes. Smaller types are computed in one of these."""
 TOP = 1 << 63
+"""The sign bit of an int64. An arithmetic shift is made of logical ones by inverting this bit before the
+shift."""
 
 
 def words(e: Expr) -> Words | None:

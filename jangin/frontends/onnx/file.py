@@ -22,6 +22,8 @@ LARGE = 1 << 16
 of smaller ones cost little."""
 
 GRAPH, INITIALIZER, RAW_DATA = 7, 5, 9
+"""The numbers of fields in onnx.proto: ModelProto's graph, GraphProto's initializers, and TensorProto's raw
+data."""
 _PARTS = {
     "model": {GRAPH: "graph", 25: "function"},
     "graph": {1: "node", INITIALIZER: "tensor", 15: "sparse"},

@@ -22,6 +22,8 @@ DEQUANTIZE, QUANTIZE, GATHER = "onnx.DequantizeLinear", "onnx.QuantizeLinear", "
 GEMM, TO_FLOAT = "com.microsoft.QGemm", "com.microsoft.MatMulIntegerToFloat"
 PRODUCTS = {"onnx.Conv": "onnx.QLinearConv", "onnx.MatMul": "onnx.QLinearMatMul", "onnx.Gemm": GEMM}
 QLINEAR_OPSET = 10
+"""The opset that introduced QLinearConv and QLinearMatMul, which replace patterns of QuantizeLinear and
+DequantizeLinear."""
 EIGHT_BITS = ("int8", "uint8")
 MOVING = {
     f"onnx.{name}"

@@ -12,6 +12,7 @@ import math
 from jangin.ir.records import dataclass
 
 LOW, HIGH = -(1 << 31), (1 << 31) - 1
+"""The bounds of an int32, to which results saturate as in gemmlowp."""
 ONE = HIGH
 """The fixed-point number 1, with no integer bits."""
 
@@ -79,7 +80,8 @@ def _saturated(x: int) -> int:
 
 
 EIGHTH, THIRD = 1895147668, 715827883
-"""The fixed-point numbers exp(-1/8) and 1/3, with no integer bits."""
+"""The fixed-point numbers exp(-1/8) and 1/3, with no integer bits. Gemmlowp's exponential is a Taylor series
+around -1/8."""
 
 
 def _series(a: int) -> int:

@@ -15,6 +15,8 @@ from jangin.ops import activation
 
 X = Var("x0", F32)
 CLOSE = 1e-6
+"""The relative error at which a constant counts as sqrt(1/2) or 1/2. It is some ten roundings of f32, in
+which files store constants."""
 
 
 def gelus(graph: Graph) -> Graph:

@@ -14,9 +14,10 @@ from jangin.frontends.tflite import fixed
 from jangin.ir.graph import Array
 
 ONE = (1 << 15) - 1
-"""The fixed-point number 1, with no integer bits."""
+"""The fixed-point number 1, with no integer bits. The exact 1 would need a bit more, so the nearest int16
+stands for it."""
 MOST = 1 << 15
-"""The largest absolute value of an int16."""
+"""The largest absolute value of an int16. Tables have an entry for each one from 0 on."""
 
 
 def _constant(value: int) -> int:

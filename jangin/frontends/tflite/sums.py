@@ -18,7 +18,8 @@ NEAR = 2.0**-9
 """A sum may be rounded in another way only if it is nearer than this to a half. These sums are compared
 first. The error of f32 is at most 2 ** -17 for sums up to 256."""
 STEPS = 2
-"""This many neighbours in f32 are tried on each side of a factor."""
+"""This many neighbours in f32 are tried on each side of a factor. The factor is a quotient of a few
+roundings, so the right one is near."""
 MOVES = (0.0, *(sign * 2.0**-n for n in (17, 16, 15, 14, 13) for sign in (1, -1)))
 """Offsets that are tried one after another. An offset is added to all sums."""
 

@@ -32,7 +32,6 @@ MOST_BYTES = (1 << 31) - (1 << 20)
 everything else."""
 REDUCTIONS = {"sum": "SUM", "max": "REDUCE_MAX", "min": "REDUCE_MIN", "prod": "REDUCE_PROD",
               "or": "REDUCE_ANY", "and": "REDUCE_ALL"}  # fmt: skip
-LARGEST = (1 << 31) - 1
 FIXED = {
     "LOGISTIC": Scales((1 / 256,), (-128,)), "TANH": Scales((1 / 128,), (0,)),
     "SOFTMAX": Scales((1 / 256,), (-128,)), "LOG_SOFTMAX": Scales((16 / 256,), (127,)),

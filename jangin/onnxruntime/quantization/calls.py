@@ -16,7 +16,7 @@ Path = str | os.PathLike[str]
 Names = Sequence[str] | None
 Extra = Mapping[str, Any] | None
 NARROW_BITS = 7
-"""`reduce_range` requests weights of this many bits."""
+"""`reduce_range` requests weights of this many bits, as ONNX Runtime documents it."""
 _METHODS = {
     CalibrationMethod.MinMax: "minmax",
     CalibrationMethod.Entropy: "entropy",

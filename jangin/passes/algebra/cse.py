@@ -11,7 +11,8 @@ import numpy as np
 from jangin.ir.graph import Array, Graph, Node
 
 _SAMPLE = 64
-"""Elements that are compared before whole constants are."""
+"""Elements that are compared before whole constants are. Constants that differ nearly always differ among
+their first elements."""
 
 
 def cse(graph: Graph) -> Graph:

@@ -41,8 +41,11 @@ Result = Node | str | None
 None for no change."""
 Rule = Callable[[State, Node], Result]
 MANY = 1 << 16
-"""An index check of at least so many indices is split into parts."""
+"""An index check of at least so many indices is split into parts. One thread checks fewer in the time that
+waking others takes."""
 MOST_PARTS = 64
+"""Most parts of such a check: several for each thread of a large processor, while the final check of all
+parts stays short."""
 ROUNDS = 10
 """Most sweeps over a graph. Nearly all graphs need two or three."""
 

@@ -20,7 +20,8 @@ from jangin.targets.target import Target
 FEW_ROWS = 8
 """Most rows of a product that is split. Its matrix is then read in place."""
 WIDE = 1024
-"""Columns of a task that reads long pieces of the matrix's rows: a page of f32."""
+"""Columns of a task that reads long pieces of the matrix's rows. The pieces have a page of 4 KiB of f32,
+within which processors prefetch."""
 
 
 def deep_products(graph: Graph, target: Target) -> Graph:

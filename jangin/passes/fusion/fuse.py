@@ -28,7 +28,8 @@ SIZE_LIMIT = 400
 """Most expression nodes of a kernel's epilogue, or of all producers evaluated at its reads. A value that is
 evaluated several times counts each time."""
 REGION_LIMIT = 16
-"""Most maps that are examined in search of the point where a value's consumers meet again."""
+"""Most maps that are examined in search of the point where a value's consumers meet again. Activations such
+as GELU take about ten maps, and each examined map costs compile time."""
 
 TABLE = 256
 """Most elements of a table from which an anchor's write-back may take its results."""

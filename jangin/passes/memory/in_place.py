@@ -17,7 +17,8 @@ from jangin.ops.core import CORE
 from jangin.ops.editor import Editor
 
 HALF = 0.5
-"""A concatenation is made in place if at least this share of its elements needs no copy."""
+"""A concatenation is made in place if at least this share of its elements needs no copy. With less, most
+elements would be copied anyway, by several kernels instead of one."""
 
 
 def in_place_concats(graph: Graph) -> frozenset[str]:

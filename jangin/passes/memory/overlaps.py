@@ -19,7 +19,8 @@ TRIES = 120
 
 
 FULLEST = 4
-"""Launches with the most bytes from which buffers are placed outward."""
+"""Launches with the most bytes from which buffers are placed outward. The arena is at least as large as the
+fullest launch, so the best order begins at one of the fullest."""
 
 
 class Item(NamedTuple):

@@ -27,7 +27,8 @@ from jangin.templates.template import Workload
 LEAST = 1 << 14
 """Fewest weights of an array. Smaller arrays aren't worth it."""
 SAMPLE = 1 << 10
-"""Numbers that are tested first, at an array's beginning and in its middle."""
+"""Numbers that are tested first, at an array's beginning and in its middle. Most arrays that don't qualify
+show it there, so that the rest needn't be read."""
 BYTE = 255
 """The largest difference of two bytes. Weights that are whole numbers of at most this magnitude belong to
 products of bytes."""

@@ -50,9 +50,11 @@ from jangin.targets.target import Target
 EXACT = 1 << 24
 """f32 represents every whole number up to this one. Sums below are exact in f32, in any order."""
 FEWEST_CHANNELS = 4
-"""A depthwise convolution multiplies int16 if its channels are a multiple of this number."""
+"""A depthwise convolution multiplies int16 if its channels are a multiple of this number. Vectors of 128 bits
+have four lanes of i32, which these channels fill."""
 MOST_STEPS = 64
-"""Most expression nodes of consecutive maps that are merged to find a common factor."""
+"""Most expression nodes of consecutive maps that are merged to find a common factor. The search takes time
+with the expression's size, and rescaling takes a few dozen nodes."""
 MOST_RUNS = 16
 """Most f32 products into which one integer product is split, so that the sums of each are exact."""
 

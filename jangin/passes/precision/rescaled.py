@@ -17,7 +17,8 @@ from jangin.ir.graph import Array
 from jangin.ir.traversal import rewrite
 
 MOST = 1 << 16
-"""Most values for which a factor is tried."""
+"""Most values for which a factor is tried. All values of 16 bits are as many; each try computes all of
+them."""
 
 
 def by_factors(body: Expr) -> Expr:

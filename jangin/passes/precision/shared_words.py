@@ -22,7 +22,7 @@ from jangin.passes.algebra.dce import dce
 from jangin.targets.target import Target
 
 BITS = 5
-"""Bits of a word that have the shift of an i32."""
+"""Bits of a word that have the shift of an i32, which is less than 32."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ MOST_BETWEEN = 2
 """Most elements between two stages for each one of the result. An axis that shrinks more reads few of
 them."""
 LONGEST = 1 << 16
-"""Most entries of a table of places or weights."""
+"""Most entries of a table of places or weights. A table of so many entries takes 256 KiB, and images have
+shorter axes."""
 
 
 def chains(graph: Graph, target: Target) -> Graph:

@@ -23,7 +23,8 @@ from jangin.targets.figures import FusionFigures
 from jangin.targets.target import Target
 
 TAPS = 64
-"""Most taps of a window that the template slides."""
+"""Most taps of a window that the template slides, the same as `templates.window.LARGEST_WINDOW`. Code grows
+with the taps, which are unrolled."""
 
 
 def separable(graph: Graph, target: Target) -> Graph:

@@ -20,7 +20,7 @@ from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 
 TAPS = 3
-"""Rows, and columns, of the weights."""
+"""Rows, and columns, of the weights. Winograd's transforms here are those of 3 x 3 windows."""
 AT_ONCE = 1 << 9
 """Weights of a tap that are transformed at once. Their products stay in the L2 cache. The matrix library
 (OpenBLAS, from 2^18 multiplications on) shares no product this small among threads, which would wait longer

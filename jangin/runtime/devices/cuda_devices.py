@@ -18,7 +18,7 @@ them."""
 
 _UNITS, _CLOCK, _MEMORY_CLOCK, _BUS, _L2 = 16, 13, 36, 37, 38
 _MAJOR, _MINOR = 75, 76
-"""The driver's numbers of device attributes (CUdevice_attribute)."""
+"""The driver's numbers of device attributes (CUdevice_attribute in cuda.h)."""
 
 
 @dataclass(frozen=True)

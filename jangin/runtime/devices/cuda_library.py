@@ -24,7 +24,8 @@ OLDEST = 12, 0
 """The oldest version of CUDA that a driver may have. The oldest code of NVRTC that Jangin takes is of this
 version."""
 PAGE = 4096
-"""Pinned memory, which a device accesses by itself, begins at a multiple of this number of bytes."""
+"""Pinned memory, which a device accesses by itself, begins at a multiple of this number of bytes. The system
+pins whole pages."""
 STAGED = 1 << 20
 """Arrays of at most this many bytes are copied through pinned memory. Larger ones gain nothing, because the
 driver itself copies them through pinned memory in pieces."""

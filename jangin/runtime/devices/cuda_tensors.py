@@ -24,7 +24,8 @@ from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.tensors import Piece, Taken, pieces, shape_of, taken
 
 ALIGNED = 16
-"""The alignment in bytes of the widest loads and stores of CUDA C kernels."""
+"""The alignment in bytes of the widest loads and stores of CUDA C kernels, those of float4. Other arrays are
+copied first."""
 GRAPHS = 8
 """The most sets of addresses whose launches stay recorded. Callers' allocators give the same few addresses
 again."""

@@ -45,8 +45,10 @@ _TYPE, _UNITS, _GROUP, _CLOCK, _LARGEST = 0x1000, 0x1002, 0x1004, 0x100C, 0x1010
 _PREFERRED_FLOATS, _NATIVE_FLOATS, _ALIGNMENT = 0x100A, 0x103A, 0x1019
 _FLOAT_CONFIG, _CACHE, _MEMORY, _LOCAL, _UNIFIED = 0x101B, 0x101E, 0x101F, 0x1023, 0x1035
 _NAME, _DRIVER, _VERSION, _EXTENSIONS = 0x102B, 0x102D, 0x102F, 0x1030
-"""OpenCL's codes of queries."""
+"""OpenCL's codes of queries for platforms and devices (cl.h)."""
 _ROUNDED_QUOTIENTS = 1 << 7
+"""The bit of _FLOAT_CONFIG that tells of divisions and roots that are rounded to the nearest
+(CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT)."""
 
 
 @dataclass(frozen=True)

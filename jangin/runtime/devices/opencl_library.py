@@ -62,6 +62,7 @@ READ_WRITE, READ_ONLY, USE_HOST, COPY_HOST = 1, 4, 8, 32
 _PROFILED, _MAP_READ, _REGION = 2, 1, 0x1220
 _BINARY_SIZES, _BINARIES, _LOG = 0x1165, 0x1166, 0x1183
 _START, _END = 0x1282, 0x1283
+"""OpenCL's codes: kinds of devices, flags of memory and queues, and queries of programs and events (cl.h)."""
 
 _Extent = _SIZE * 1
 """The C type of a number of work-items."""

@@ -16,7 +16,8 @@ from jangin.runtime.devices.opencl_devices import Found, select
 from jangin.runtime.devices.opencl_library import Context, Error, Kernel, Program
 
 LOG = 2000
-"""An error contains at most this many characters of a compiler's messages."""
+"""An error contains at most this many characters of a compiler's messages, some 25 lines. The first messages
+tell the cause."""
 
 OPTIONS = ("-cl-std=CL1.2", "-w")
 """Build options. Warnings are off, because nobody could act on them."""

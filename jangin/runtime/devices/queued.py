@@ -35,7 +35,8 @@ from jangin.runtime.threads import side_by_side
 SPREAD = 4
 """The number of work-items for each thread. More than one spreads uneven tasks more evenly."""
 PAGE = 4096
-"""The alignment in bytes at which drivers use the host's memory in place."""
+"""The alignment in bytes at which drivers use the host's memory in place, a page of the system. At any other
+place they copy."""
 
 
 class QueuedDevice(ABC):

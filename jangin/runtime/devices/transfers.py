@@ -13,7 +13,8 @@ from jangin.runtime.devices.queued_faults import failed
 from jangin.runtime.threads import handover
 
 PROBE = 16 << 20
-"""Bytes of the copy that measures a device's link."""
+"""Bytes of the copy that measures a device's link. It takes a millisecond or more on any link, long beside
+the start of a copy."""
 TURNS = 5
 """The number of copies that measure a device's link. The quickest counts."""
 

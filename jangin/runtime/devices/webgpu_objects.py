@@ -35,11 +35,13 @@ CLOCK = "timestamp-query"
 FEATURES = {"subgroup": SUBGROUPS, "shader-f16": F16}
 """wgpu's names of the features for which shaders have another form, and WebGPU's."""
 KEPT = 64
-"""The most prepared launches that a kernel keeps, each for certain numbers and memory."""
+"""The most prepared launches that a kernel keeps, each for certain numbers and memory. If there are more, all
+are dropped and prepared again when needed."""
 PATIENCE = 0.5
 """Seconds after which a wait asks the device itself whether it is done. Usually wgpu's thread tells."""
 TEXT = 1200
-"""The most characters of a device's messages that an error repeats."""
+"""The most characters of a device's messages that an error repeats, some 15 lines. The first messages tell
+the cause."""
 _USES = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 _STAGED = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 

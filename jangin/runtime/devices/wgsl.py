@@ -21,7 +21,7 @@ from jangin.runtime.devices.wgsl_trees import Tree, with_subgroups
 SCRATCH = "s"
 """The name of scratch memory in the names of functions, in place of a buffer's number."""
 WORD = 4
-"""Sizes of bindings and copies are multiples of this number of bytes."""
+"""Sizes of bindings and copies are multiples of this number of bytes, by the standard."""
 ALIGNMENT = 256
 """A binding begins at a multiple of this number of bytes, by the standard."""
 AXIS = 65535

@@ -34,7 +34,8 @@ def fork() -> int:
 
 
 IDLE = 19
-"""The niceness of processes in the background, the highest that systems have."""
+"""The niceness of processes in the background, the highest that systems have. Such a process gets hardly any
+time while others work."""
 
 
 def start_group(

@@ -21,6 +21,7 @@ _AARCH64 = (
     {"sve2": 1, "f32mm": 10, "i8mm": 13, "bf16": 14, "sme": 23},
 )  # fmt: skip
 _AT_HWCAP, _AT_HWCAP2 = 16, 26
+"""The numbers of the two words of processor features in a process's auxiliary vector (Linux's auxvec.h)."""
 _RISCV64 = {letter: ord(letter) - ord("a") for letter in "macfdv"}
 _HWCAP: Mapping[str, Sequence[Mapping[str, int]]] = {"aarch64": _AARCH64, "riscv64": (_RISCV64, {})}
 """For each architecture, the bits of LLVM's features in the two words that Linux gives each process (its

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 _DATA = 5
-"""The index, in a process's `statm`, of its data pages."""
+"""The index, in a process's `statm`, of its data pages (Linux's proc(5))."""
 
 
 def own_memory() -> int:

@@ -9,7 +9,8 @@ import signal
 import sys
 
 _PR_SET_PDEATHSIG = 1
-"""The request to prctl(2) that sets the signal a process gets when the thread that started it ends."""
+"""The request to prctl(2) that sets the signal a process gets when the thread that started it ends (Linux's
+prctl.h)."""
 
 
 def end_with(parent: int | None = None) -> None:

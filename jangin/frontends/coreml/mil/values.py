@@ -22,8 +22,9 @@ BITS = {25: 4, 35: 4, 36: 2, 37: 1, 38: 6, 39: 3}
 type `SIGNED` is signed."""
 SIGNED = 25
 STRING = 2
+"""MIL's numbers of the signed type of four bits, and of strings (DataType in MIL.proto)."""
 SENTINEL = 0xDEADBEEF
-"""The number at the start of each entry in a file of weights."""
+"""The number at the start of each entry in a file of weights, as coremltools writes it (0xDEADBEEF)."""
 Value = Array | str | list[str]
 
 

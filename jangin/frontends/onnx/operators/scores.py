@@ -18,6 +18,7 @@ from jangin.ops.values import Tensor
 
 DOMAIN = "ai.onnx.ml"
 NEAR_ZERO = 1e-7
+"""A score whose magnitude is at most this stays 0 in SOFTMAX_ZERO. ONNX Runtime has the same number."""
 
 
 def features(b: Builder, x: Tensor) -> Tensor:

@@ -34,6 +34,7 @@ from jangin.ops.values import Tensor
 from jangin.ops.window import Window, same_pads
 
 SAME, VALID = 0, 1
+"""The paddings by their numbers in TFLite's schema."""
 
 
 def _pads(

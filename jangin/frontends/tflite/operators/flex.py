@@ -22,10 +22,11 @@ from jangin.ops.window import Window
 
 PREFIX = "Flex"
 OP, ATTRIBUTES = 2, 5
-"""The numbers of NodeDef's fields that have the operator's name and its attributes."""
+"""The numbers of fields in TensorFlow's node_def.proto: the operator's name, and its attributes."""
 LIST, TEXT, INTEGER, TRUTH, TYPE = 1, 2, 3, 5, 6
-"""The numbers of AttrValue's fields, one for each kind of value."""
+"""The numbers of fields in TensorFlow's attr_value.proto, one for each kind of value."""
 SIGN = 1 << 63
+"""The sign bit of an int64. Protocol buffers store negative numbers as unsigned ones of 64 bits."""
 
 
 def node_attributes(name: str, data: bytes) -> dict[str, Any]:

@@ -37,9 +37,11 @@ from jangin.ops.values import Tensor
 GATES = ("input", "forget", "candidate", "output")
 """The gates in the order of the operator's inputs in the schema."""
 GATE = 2.0**-12
-"""The scale of the gates' arguments, which are 16-bit fixed-point numbers with 3 integer bits."""
+"""The scale of the gates' arguments, as in TFLite's kernel: 16-bit fixed-point numbers with 3 integer
+bits."""
 HIDDEN = 4
-"""The position, among the layer's intermediate tensors, of the one that the projection multiplies."""
+"""The position, among the layer's intermediate tensors, of the one that the projection multiplies. TFLite's
+kernel defines the order."""
 ROWS: Mapping[str, int] = {"input": 0, "output": 1, "forget": 2}
 """For each gate with peephole weights, its row in the tensor that `_seen` makes."""
 POWERS = -15, -9

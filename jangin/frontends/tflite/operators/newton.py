@@ -96,7 +96,7 @@ def _quotient(v: Expr, w: Expr) -> Expr:
 
 
 HALF_ROOT = 1518500250
-"""The fixed-point number sqrt(1/2), with no integer bits."""
+"""The fixed-point number sqrt(1/2), with no integer bits: the nearest integer to sqrt(1/2) * 2 ** 31."""
 
 
 def quantized_lengths(call: Call) -> Tensor:

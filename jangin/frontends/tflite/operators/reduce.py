@@ -101,7 +101,8 @@ def softmax(c: Call) -> Tensor:
 
 
 ACCUMULATED = 12
-"""The number of integer bits of the sum of exponentials."""
+"""The number of integer bits of the sum of exponentials, as in TFLite's kernel. Each term is at most 1, so up
+to 4,096 fit."""
 
 
 def _integer_softmax(c: Call, beta: float) -> Tensor:

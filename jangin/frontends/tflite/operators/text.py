@@ -53,6 +53,7 @@ def skip_gram(call: Call) -> Item:
 
 PRIME = 0x9AE16A3B2F90404F
 DENSE = 2
+"""FarmHash's constant k2, and TFLite's number of the type of projection that gives one bit an element."""
 
 
 def _u64(value: int) -> Expr:

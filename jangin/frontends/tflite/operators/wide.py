@@ -18,7 +18,7 @@ from jangin.ir.graph import Array, CompileError
 from jangin.ops.values import Tensor
 
 STEPS = 24
-"""The number of entries in the sigmoid's table for each unit of its argument."""
+"""The number of entries in the sigmoid's table for each unit of its argument, as in TFLite's kernel."""
 
 
 def sigmoid_table() -> Array:

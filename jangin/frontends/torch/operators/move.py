@@ -28,6 +28,7 @@ from jangin.ops.move import repeat as repeated
 from jangin.ops.values import DATA_LIMIT, Tensor
 
 END = (1 << 63) - 1
+"""The end that PyTorch gives a slice without an end, the largest int64."""
 
 
 def _same(b: Builder, out: Result, self: Tensor, **given: Any) -> Tensor:
