@@ -20,6 +20,7 @@ from jangin.runtime.sizes import Evaluator
 FIRMWARE = Path(__file__).with_name("firmware")
 """The folder with the files that each firmware has."""
 KB, MB = 1 << 10, 1 << 20
+"""Bytes of a kilobyte and of a megabyte of memory, as makers of boards count them."""
 
 
 @dataclass(frozen=True)

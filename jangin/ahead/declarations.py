@@ -19,6 +19,8 @@ ERRORS = {
 """Codes of errors that every model has, with their names in C. A model's own codes begin at FIRST_OWN."""
 FIRST_OWN = -16
 MAX_THREADS = 4096
+"""The first code of a model's own errors, behind those of all models, and the most threads of a run. Sizes of
+scratch memory for so many threads are checked not to overflow."""
 
 TASK = "typedef void (*{p}_task)(void *context, int32_t worker);"
 PARALLEL = "void {p}_parallel({p}_task function, void *context, int32_t count)"

@@ -12,6 +12,8 @@ from jangin.ir.plan import ALIGN
 
 _SECTION = b"\0.rodata.weights\0"
 _PROGBITS, _SYMTAB, _ALLOCATED, _OBJECT = 1, 2, 2, 1
+"""ELF's types and flags: contents, table of symbols, memory at run time, and a symbol of data (elf.h: SHT_,
+SHF_ and STT_)."""
 
 
 class _Format:

@@ -30,25 +30,27 @@ TAKEN = 2
 ACCESS = 0.4
 """Additional cycles of a load. Some loads follow another and take none (Arm's manual of the Cortex-M4)."""
 KERNEL = 24
-"""Instructions that begin and end a kernel: registers are saved and restored."""
+"""Instructions that begin and end a kernel: up to 12 registers are saved and restored."""
 CODE_BYTES = 3.4
 """Bytes of an instruction. Thumb-2 and RISC-V with C have instructions of two and of four bytes."""
 LONG = 2
 """Instructions for an operation of i64, which takes two registers."""
 SOFT_FLOAT = 65
-"""Instructions of a library's function for an operation of f32 without an FPU."""
+"""Instructions of a library's function for an operation of f32 without an FPU. Estimates with it are compared
+with counts under QEMU by a test."""
 SOFT_DOUBLE = 130
-"""Instructions of a library's function for an operation of f64."""
+"""Instructions of a library's function for an operation of f64, twice those of f32 (`SOFT_FLOAT`)."""
 CALL = 5
 """Instructions that call a library's function: arguments are moved to registers, and the result back."""
 HEAVY = 1 << 10
-"""Bytes of float constants from which on quantizing a layer saves flash."""
+"""Bytes of float constants from which on quantizing a layer saves flash. Smaller layers save less than the
+int8 layer's additional code may take."""
 FEW_REGISTERS = 12
 MORE_INSTRUCTIONS, MORE_CODE = 1.75, 1.3
 """With fewer general registers (Armv6-M has eight), instructions to save and fetch values are added. These
 factors are medians over the models of `benchmarks/small.py`."""
 FUNCTION = 40
-"""Instructions of a mathematical function such as exp."""
+"""Instructions of a mathematical function such as exp: a reduction of the argument, and a polynomial."""
 CHEAP = {"rounded": 0, "round": 1, "floor": 3, "ceil": 3, "trunc": 3, "sqrt": 1, "dot4": 4}
 """Instructions of calls that have neither 1 nor FUNCTION."""
 SIMPLE = re.compile(r"and|or|not|dot\w*|even_bytes|odd_bytes|clamped|abs|isnan|bitcast_\w+|min|max|joined")
@@ -82,11 +84,11 @@ def estimate(func: Func, sizes: Sequence[int], target: Target) -> Estimate:
 
 
 API_BYTES = 1800
-"""Bytes of the API's functions and texts."""
+"""Bytes of the API's functions and texts, which hardly depend on the model."""
 LAUNCH_BYTES = 40
-"""Bytes of a launch in the function that runs all."""
+"""Bytes of a launch in the function that runs all: some ten instructions that set up and make a call."""
 LAUNCH = 60
-"""Instructions of a launch."""
+"""Instructions of a launch: its arguments, and the loop over its tasks."""
 STACK = 1024
 """Most bytes of stack of a run. With gcc 12 the models of `benchmarks/small.py` take 200 to 900."""
 

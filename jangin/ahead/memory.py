@@ -16,6 +16,8 @@ TYPICAL = 128
 """The assumed size of a symbol without a limit, or with a limit above MOST. It decides which buffers are
 placed above which."""
 MOST = 1 << 14
+"""The largest limit of a symbol that counts as its typical size. A larger one is most often a limit of the
+format, and not a size that occurs."""
 
 
 @dataclass(frozen=True)

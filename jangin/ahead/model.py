@@ -26,7 +26,8 @@ SLACK = ALIGN - 1
 
 
 WORD = 8
-"""Arrays of a state lie at multiples of so many bytes on microcontrollers, which have no wider loads."""
+"""Arrays of a state lie at multiples of so many bytes on microcontrollers. Their widest loads, of f64 and
+i64, need no more."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,8 @@ def _failure(compiler: str, error: OSError | subprocess.CalledProcessError) -> s
 
 
 SHOWN = 5
-"""Lines of a compiler's message that are shown."""
+"""Lines of a compiler's message that are shown. The first error has some five lines, and the others follow
+from it."""
 LARGE = 16 << 20
 """Weights of more bytes than this are written for the assembler, not as C. gcc 12 takes 10 s and 3.8 GB for
 175 MB of weights in C."""
@@ -142,6 +143,8 @@ _NO_END = """#if defined __GNUC__ && (__GNUC__ >= 15 || (defined __clang__ && __
 
 _OCTAL = np.array([f"\\{n:03o}".encode() for n in range(256)], "S4")
 _LINE = 1 << 10
+"""Bytes of weights in a line of C. A byte takes four characters, and compilers must accept lines of 4,095
+characters only (C11, 5.2.4.1); those in use accept longer ones."""
 
 
 def _lines(model: Model) -> Iterator[bytes]:

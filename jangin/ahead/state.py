@@ -18,7 +18,8 @@ from jangin.ir.plan import ALIGN, Plan, PlanBuffer
 from jangin.ir.records import dataclass
 
 MARK, COUNT, SEED, RATES = 0, 8, 16, 24
-"""Offsets in bytes: the mark, the number of steps, the seed's two words, and the first rate."""
+"""Offsets in bytes of 64-bit words: the mark, the number of steps, the seed's two words of 32 bits, and the
+first rate."""
 
 
 @dataclass(frozen=True)

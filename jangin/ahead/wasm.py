@@ -21,7 +21,7 @@ CODE = 10
 STACK = 1 << 18
 """Bytes of the stack, for values that don't fit in registers: a kernel's tile and the tables of a run."""
 PAGE = 1 << 16
-"""Bytes of a page of WebAssembly's memory."""
+"""Bytes of a page of WebAssembly's memory (WebAssembly Core Specification 2.0, 4.2.8)."""
 FIRST, MOST = 64, 1 << 15
 """Pages of a memory that workers share: at first, and at most (2 GB). Engines only reserve the latter."""
 SHARED = (

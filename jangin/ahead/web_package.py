@@ -35,7 +35,8 @@ MOST_BUFFERS = 8
 MOST_BYTES = 128 << 20
 """The bytes that every device allows for a binding, by WebGPU's standard."""
 UNITS = 32
-"""The most groups with scratch memory of their own."""
+"""The most groups with scratch memory of their own. The package doesn't know how many groups a device runs at
+a time."""
 MARK = "//# "
 """The beginning of the line before each shader."""
 ARRAYS = {

@@ -263,6 +263,8 @@ def _openvino(job: Job) -> Engine:
 
 
 SGEMM_SIZE = 1024
+"""Rows and columns of the matrices of the reference product. It takes some 20 ms on one core, long enough to
+be timed and short beside the other engines."""
 
 
 def _sgemm(job: Job) -> Engine:
@@ -278,6 +280,8 @@ def _sgemm(job: Job) -> Engine:
 
 FMA_CHAINS = 12
 FMA_LOOPS = 200_000
+"""Independent sums of a loop, and the loop's iterations. Cores with two units of four cycles' latency need
+eight sums, and those with five cycles' latency ten."""
 
 
 def _fma(job: Job) -> Engine:

@@ -33,6 +33,8 @@ from jangin.runtime.system.processes import FORKS, end_of, kill_group
 from jangin.runtime.system.usage import busy_seconds, runnable
 
 CALIBRATION_SECONDS = 0.004
+"""Seconds for which the core's speed is measured before a turn. The median of several loops is then steady,
+and the turns take little longer."""
 SLOW = 0.8
 """A turn counts if the core ran at this share or more of its fastest measured speed."""
 CROWDED = 0.1

@@ -34,6 +34,7 @@ _WORDS = 5
 """The 64-bit words recorded for a piece: its begin and end (nanoseconds), its first task, the task after its
 last, and its thread's scratch."""
 _CLOCK_MONOTONIC = 1
+"""The number of the clock in clock_gettime(2) that never goes back (Linux's time.h)."""
 
 _TRACED = f"""
 %piece = type [{_WORDS} x i64]

@@ -17,7 +17,8 @@ SMALLEST = 128
 """The order of a triangle that is no longer halved. A part of it for all right sides in a panel stays in the
 L2 cache."""
 MULTIPLE = 32
-"""Halves have a multiple of so many rows, for whole register tiles."""
+"""Halves have a multiple of so many rows, for whole register tiles. Tiles have 4 or 8 columns, and both
+divide it."""
 
 
 def is_large(routine: Routine, options: Mapping[str, str], sizes: Mapping[str, int]) -> bool:

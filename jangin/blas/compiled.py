@@ -95,7 +95,8 @@ class Ready:
 
 
 CALLS = 32
-"""The most kernels with sizes whose working memory is kept."""
+"""The most kernels with sizes whose working memory is kept. Programs call few routines with few sizes in
+turn, and each one's memory may take megabytes."""
 _idle: OrderedDict[tuple[Executable, tuple[int, ...]], Ready] = OrderedDict()
 
 

@@ -28,7 +28,8 @@ from jangin.runtime.calls import Function, Known, Result
 from jangin.runtime.system import in_children
 
 KINDS = 16
-"""The most kinds of calls of a routine that are kept ready."""
+"""The most kinds of calls of a routine that are kept ready. A kind holds memory, and programs repeat a few
+kinds."""
 _keeping = threading.Lock()
 
 

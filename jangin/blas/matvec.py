@@ -22,7 +22,8 @@ from jangin.ops.values import Tensor
 ROWS = 1024
 """Rows of a task of a product with columns. Its sums stay in the L1 cache."""
 SUMS_ABREAST = 2
-"""Vectors of partial sums of each column of a transposed product."""
+"""Vectors of partial sums of each column of a transposed product. With the columns beside each other they
+hide an addition's latency."""
 
 
 def gemv(k: Kernel) -> Tensor:

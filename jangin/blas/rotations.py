@@ -100,7 +100,7 @@ def _polar(name: str, value: Number, work: Callable[[_Polar], Stmt]) -> Stmt:
 D1, D2, X1, FLAG, H11, H21, H12, H22 = range(8)
 """The places of a modified rotation's numbers in its kernel's result."""
 SCALE = 4096.0
-"""The factor by which numbers are brought nearer to 1."""
+"""The factor by which numbers are brought nearer to 1, as in the reference's ROTMG (GAM)."""
 LARGEST, LEAST = 1.67772e7, 5.96046e-8
 """Squares of lengths that are scaled, as the reference has them."""
 TURNS = 64

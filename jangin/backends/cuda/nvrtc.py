@@ -17,7 +17,8 @@ OPTIONS = ("--fmad=false", "-default-device", "-std=c++17", "--ptxas-options=-v"
 """The compiler's options. A product and a sum are rounded twice unless they are written as `fma`. All
 functions are device functions. The log tells the registers and the memory that a kernel takes."""
 LOG = 2000
-"""The most characters of the compiler's messages that an error repeats."""
+"""The most characters of the compiler's messages that an error repeats, some 25 lines. The first messages
+tell the cause."""
 _NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
 """The library's file names, the newest version first. The oldest is version 12, whose kernels all drivers
 from `cuda_library.OLDEST` on load."""

@@ -26,6 +26,7 @@ PASS_LEVEL = 1
 """LLVM's function simplification at -O1 (SROA, early CSE, LICM, instruction combining, CFG simplification),
 with unrolling and vectorization off."""
 CODEGEN_LEVEL = 2
+"""LLVM's code generation at -O2, with instruction scheduling and the full register allocator."""
 EMPTY = (b".bss", b"__bss")
 """The sections of COFF and Mach-O that have no contents in the file."""
 

@@ -47,10 +47,13 @@ from jangin.runtime.threads import MOST
 from jangin.targets.target import Target
 
 UNITS_PER_THREAD = 31
+"""Units of a job for each thread. The units of all threads are counted in 16 bits, and 31 * 2,048 is the
+largest multiple of `MOST` threads below 2^16."""
 RUNS_PER_THREAD = 4
 """Fewest runs of a thread, so that no run is long."""
 SPINS = 1500
-"""Spin-loop pauses before a thread sleeps: 20 to 60 µs on x86 processors."""
+"""Spin-loop pauses before a thread sleeps: 20 to 60 µs on x86 processors. Waking a thread takes about as
+long, so a wait costs at most twice what it must."""
 YIELDS = 16
 """How often a caller that waits yields its core to a worker before it sleeps. A worker may need that core to
 finish."""
@@ -68,6 +71,7 @@ _RECORD = {
     "cores": 320,
 }  # fmt: skip
 _PLACES = 192
+"""The offset in bytes of a pool's places, behind its own fields and at a cache line of its own."""
 _PLACE_BYTES = 320 + 2 * CORES // 8
 _FIELDS: Mapping[str, tuple[str, int]] = {
     **{name: ("pool", at) for name, at in _POOL.items()},

@@ -27,7 +27,8 @@ from jangin.runtime.functions import KERNEL
 from jangin.targets.host import host
 
 SIZE = 3
-"""The value of symbolic sizes, if their range allows it."""
+"""The value of symbolic sizes, if their range allows it. It is small for a quick check, and odd for
+remainders."""
 TOLERANCE = 1e-3
 """The difference that is allowed, as a share of the wanted magnitude plus the largest one. Other orders of
 summation and other functions cause it."""

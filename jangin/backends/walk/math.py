@@ -32,7 +32,10 @@ FLUSH_BELOW = 2.0**-126
 """The smallest normal number. A subnormal result may be 0, because a right one takes a second scaling."""
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440054690583e-4
+"""The natural logarithm of 2 as a sum. The first part has 9 bits, so that its product with an exponent is
+exact in f32 (Cody and Waite, 1980)."""
 _LOG2_E = 1.44269504088896341
+"""The logarithm of e to base 2, by which an argument becomes an exponent of 2."""
 _EXP = (0.4999999403953552, 0.16666696965694427, 0.041668184101581573, 0.008326935581862926,
         0.0013833435950800776, 0.00023280411551240832)  # fmt: skip
 """(exp(r) - 1 - r) / r**2 for -ln(2)/2 <= r <= ln(2); relative error of exp 2**-29."""
@@ -96,7 +99,8 @@ def _float(bits: Expr) -> Expr:
 
 
 _MAGIC = 1.5 * 2.0**23
-"""Added to |n| < 2**22, it leaves n, rounded to the nearest, in the lowest bits."""
+"""Added to |n| < 2**22, it leaves n, rounded to the nearest, in the lowest bits. Numbers from 2**23 on have
+no fractional bits in f32."""
 
 
 def _power(x: Expr, scale: float, bias: int = 127, most: int | None = None) -> tuple[Expr, Expr]:
@@ -163,6 +167,7 @@ def _expm1(x: Expr) -> Expr:
 
 
 _SQRT_HALF_BITS = 0x3F3504F3
+"""The bits of sqrt(1/2) in f32. An offset by them puts mantissas between sqrt(1/2) and sqrt(2)."""
 
 
 def _log_parts(x: Expr) -> tuple[Expr, Expr, Expr]:

@@ -20,7 +20,8 @@ MOST_STEPS = 1 << 10
 CONVERSIONS = {"round": "nearest", "trunc": "toward_zero"}
 """The rows that convert a float to i32, by the rule of rounding."""
 NEXT = 4
-"""Numbers before and after a step that are tested."""
+"""Numbers before and after a step that are tested. The quotient's rounding errors are below two units in the
+last place, so steps lie nearer than four numbers."""
 
 
 @dataclass(frozen=True)

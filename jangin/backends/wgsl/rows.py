@@ -23,7 +23,7 @@ LANES = 4
 PARTS = "xyzw"
 """The names of a vector's lanes."""
 WORD = 4
-"""Bytes of an element of a row that is loaded at once."""
+"""Bytes of an element of a row that is loaded at once. WGSL's buffers are arrays of words of 32 bits."""
 
 
 class RowWriter(WgslWriter):
