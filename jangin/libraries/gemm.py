@@ -28,6 +28,8 @@ from jangin.templates.template import Template, Workload
 PIECES = (2, 1, 4, 8)
 """The numbers of tasks into which the rows of one product may be split, the default first."""
 LEAST_ROWS = 16
+"""Fewest rows of a piece of a product that is split into tasks. In smaller pieces the library packs its
+operands for too little work."""
 EFFICIENCY = 0.85
 """The share of the processor's multiply-adds that an estimate assumes."""
 

@@ -10,15 +10,16 @@ from jangin.targets.figures import FusionFigures, RecurrenceFigures, WinogradFig
 from jangin.targets.machine import Machine
 
 VECTOR = 16
-"""Bytes of the widest load of one work-item."""
+"""Bytes of the widest load of one work-item, that of four f32."""
 REGISTERS = 64
 """4-byte values that a work-item may keep in registers without lowering the occupancy."""
 ACCUMULATORS, ROWS = 32, 2
 """Accumulators of a recurrence's register tile, one work-item for each lane, and most rows of the batch in
-it."""
+it. Half of `REGISTERS` is left for operands."""
 HEAD = 128
 """Most elements of an attention head. With larger tiles, too few groups fit on a compute unit."""
 NEVER = 1 << 30
+"""A figure that no size reaches: what it allows never happens."""
 SMALL_TILE = (4, 4)
 """Rows and columns of a work-item's part of a product, if compiling must be quick."""
 

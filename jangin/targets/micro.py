@@ -22,7 +22,7 @@ GENERAL = 9
 """General registers for sums and operands. C compilers allot 14, of which addresses and a counter take five.
 With 10, tiles of 2 by 3 spill: 2.5 instructions a product instead of 1.0 to 1.6."""
 VECTORS = 8
-"""Vector registers of Helium."""
+"""Vector registers of Helium (Armv8-M Architecture Reference Manual, MVE)."""
 
 
 def _clamped(dtype: DType) -> Row:

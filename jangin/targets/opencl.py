@@ -20,8 +20,10 @@ ROWS: tuple[Row, ...] = (
 )
 """Instruction rows. f16 is converted on devices that have `cl_khr_fp16`."""
 MOST_LANES = 16
+"""Lanes of f32 of the widest vectors, those of AVX-512."""
 UNKNOWN = 1000
-"""The clock in MHz of a device that doesn't report its own."""
+"""The clock in MHz of a device that doesn't report its own. Most GPUs have 0.5 to 2 GHz, and the clock scales
+all estimates alike."""
 WIDE, MANY = 64, 32
 """Bytes of a vector, and vector registers, of processors with AVX-512."""
 FILLED = MappingProxyType({"Intel(R) OpenCL": 28})

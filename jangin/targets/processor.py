@@ -10,7 +10,8 @@ SHARE = 2
 
 
 MASKED = 32
-"""Wider vectors than so many bytes come with registers for masks."""
+"""Wider vectors than so many bytes come with registers for masks: AVX-512's do, and AVX2's of 32 bytes
+don't."""
 
 
 @dataclass(frozen=True)

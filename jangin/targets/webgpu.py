@@ -13,7 +13,8 @@ from jangin.targets.rows import PORTABLE
 from jangin.targets.target import Target
 
 GROUP, SHARED = 256, 16 << 10
-"""Work-items of a group, and bytes that they share, on every device."""
+"""Work-items of a group, and bytes that they share, on every device, by WebGPU's standard (default
+limits)."""
 COMPILING = 50e-6
 """Seconds of a run that a shader of its own must save: 50 ms of compiling, spread over 1,000 runs."""
 TILE = (8, 8)

@@ -32,7 +32,8 @@ SHORT = 4
 """Most vectors of terms that are unrolled. A loop of more vectors costs little beside its work, and copies
 would fill the flash memory."""
 MOST_COLUMNS = 5
-"""Most columns of a tile whose width isn't that of a vector of sums."""
+"""Most columns of a tile whose width isn't that of a vector of sums. There are registers for so many sums
+(`targets.helium_rows.SUMS`), so wider tiles never fit."""
 WRITTEN = 5
 """Number of instructions that round a sum and write it, in a vector with others. Estimates of tiles add
 them."""

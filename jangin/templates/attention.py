@@ -37,6 +37,8 @@ PACK = 1.5
 time of a call has them."""
 PARTIALS = 4
 UNROLL = 4
+"""Vectors of partial sums of a row's softmax, and terms in one iteration of a product. Four hide an
+addition's latency of four cycles."""
 
 
 def match(workload: Workload) -> Attention | None:

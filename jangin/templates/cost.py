@@ -13,31 +13,37 @@ from jangin.targets.processor import SHARE, Processor
 from jangin.templates.template import Workload
 
 TASK = 60.0
-"""Cycles of a task beside its work: its offset in the output, and entering and leaving loops."""
+"""Cycles of a task beside its work: its offset in the output, and entering and leaving loops. It is an
+estimate that only orders candidates, which tuning measures."""
 WAIT = 0.2
-"""Share of a task's time that threads lose at the end, when they wait for the last one."""
+"""Share of a task's time that threads lose at the end, when they wait for the last one. It is an estimate
+that only orders candidates, which tuning measures."""
 HANDED_OUT = 16
 """With at most so many tasks, the share `WAIT` is divided by their number. More tasks are handed out several
 at once."""
 EXPOSED = 0.1
-"""Share of the shorter of two overlapped times (work and memory) that isn't hidden."""
+"""Share of the shorter of two overlapped times (work and memory) that isn't hidden. It is an estimate that
+only orders candidates, which tuning measures."""
 REORDERED = 224
 """Instructions in a processor's reorder window. Tiles with fewer instructions overlap."""
 LOOP = 8.0
-"""Cycles to enter and leave an inner loop: half a mispredicted branch."""
+"""Cycles to enter and leave an inner loop: half a mispredicted branch, which takes 15 to 20 cycles."""
 CALL = 12.0
 """Vector instructions of an exp, log or tanh: a polynomial, and the reduction of its argument."""
 MASKED_STORE = 12.0
-"""Cycles to store a part of a vector."""
+"""Cycles to store a part of a vector. AVX2's masked stores are slow on some processors. It is an estimate
+that only orders candidates, which tuning measures."""
 LOOP_INSTRUCTIONS = 4.0
 """Instructions in each iteration of an inner loop: its counter, a branch, and two address increments."""
 MOST_LOADED = 4
-"""Most vectors of a term that one instruction loads together, if the target has such an instruction."""
+"""Most vectors of a term that one instruction loads together, if the target has such an instruction.
+AArch64's LD1 loads four."""
 JUMP = 512
 """A jump to another row of a large array takes as long as so many bytes of it. Processors prefetch the next
 lines only after some lines were read."""
 DIVIDE = 5.0
-"""A division or square root occupies the arithmetic units for as long as so many multiply-adds."""
+"""A division or square root occupies the arithmetic units for as long as so many multiply-adds. Skylake
+divides a vector of 32 bytes in 5 cycles."""
 
 
 def arithmetic(e: Expr) -> float:

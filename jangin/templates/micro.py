@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 MAX_ROWS = 8
 """Most rows of a register tile. Each row's address takes one of 15 general registers."""
 MAX_PACKED_ROWS = 12
-"""Most rows of a register tile that are packed, and so have no addresses of their own."""
+"""Most rows of a register tile that are packed, and so have no addresses of their own. Twelve rows of two
+vectors fill 24 of 32 registers with sums."""
 MAX_PANEL = 6
 """Most vectors of a panel's width. It counts pairs if instructions multiply small matrices."""
 UNROLL = 4
@@ -58,7 +59,8 @@ WRITTEN = 14
 TILE_INSTRUCTIONS = 30
 """Number of instructions that begin and end a tile. Estimates of tiles add them."""
 PACK_ROW = 0.75
-"""Cycles to pack an element of the rows, which are transposed in registers."""
+"""Cycles to pack an element of the rows, which are transposed in registers. It is an estimate that only
+orders candidates, which tuning measures."""
 LONG_LOOP = 1.01
 """Factor on the estimated time for more than `UNROLL` terms in an iteration, if instructions aren't counted.
 The value is a small cost because the effect is in doubt."""

@@ -40,7 +40,8 @@ FEW = 4
 """Most input or output channels in each group of a convolution for this template. With more of both, a
 product in channels-last layout is quicker. The same is true if many outputs read strided rows."""
 MASKED = 2.0
-"""Factor on the time of a tile at a row's end, whose code tests each position for padding."""
+"""Factor on the time of a tile at a row's end, whose code tests each position for padding. It is an estimate
+that only orders candidates, which tuning measures."""
 
 
 def match(workload: Workload) -> Planes | None:

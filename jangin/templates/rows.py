@@ -31,7 +31,8 @@ AT_ONCE = 4
 or four instructions of its own."""
 
 MASKED = 4.0
-"""Factor on the time of a vector with a condition for each lane."""
+"""Factor on the time of a vector with a condition for each lane. It is an estimate that only orders
+candidates, which tuning measures."""
 SHORT = 2
 """Rows of at most so many vectors are reduced side by side, one row in each lane. For such rows, the
 remainder and the sum over lanes take longer than single loads of all elements."""
@@ -45,9 +46,11 @@ STAGED_ROWS = 256
 """Most rows of a task whose stages each go through all of the task's rows. Fewer rows stay in a cache from
 stage to stage."""
 IN_PAIRS = 8
-"""Terms of a sum that are unrolled and added in pairs before the accumulator, a power of two."""
+"""Terms of a sum that are unrolled and added in pairs before the accumulator, a power of two. Rounding errors
+then grow with an eighth of the terms."""
 FEWEST_PAIRED = 4
-"""Fewest remaining terms that are added in pairs, if their number isn't known."""
+"""Fewest remaining terms that are added in pairs, if their number isn't known. Fewer need no tree: their
+errors are those of two additions."""
 CHEAP = 4.0
 """Most vector instructions of a term that is unrolled for pairs. For dearer terms the additions aren't what
 limits the speed."""

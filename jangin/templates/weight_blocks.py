@@ -34,12 +34,14 @@ from jangin.templates.template import Workload
 from jangin.templates.tiling import Tiler
 
 WORD = 8
-"""Weights in a word, or terms in one iteration of the loop over other weights."""
+"""Weights in a word, or terms in one iteration of the loop over other weights. A word of 32 bits has eight
+weights of 4 bits."""
 FEW = 4
 """Most rows for which weights are widened at their multiplication. For more rows, a task widens its panel
 once and reads it again for each row tile."""
 TASK_WEIGHTS = 0.2e6
-"""Weights that a task of a few rows should read."""
+"""Weights that a task of a few rows should read. They take some 10 us, long beside the start of a task and
+short enough for an even division."""
 
 
 SHORT = 16

@@ -37,7 +37,8 @@ left to other templates."""
 LINE, WAYS = 64, 8
 """Bytes of a cache line, and lines in a set of the L1 cache."""
 JOINS = 1.5
-"""Instructions that join the rows' bytes to words."""
+"""Instructions that join the rows' bytes to words, for each vector of bytes. It is an estimate that only
+orders candidates, which tuning measures."""
 MOST_PIXELS = 8
 """Most pixels times vectors of a tile. Each has an accumulator and, for each tap, a load, so that more make
 the code long."""

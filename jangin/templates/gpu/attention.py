@@ -30,16 +30,17 @@ TILES = (
 )  # fmt: skip
 """Tiles of scores to try: threads down and across, then rows and columns of each thread."""
 ACROSS = 8
-"""Most columns of the values that a thread sums."""
+"""Most columns of the values that a thread sums. Each takes a register for each row of the tile."""
 ROOM = 1
 """Elements of padding after each row of a tile of scores, so that a column's elements lie in different
 banks."""
 TOPS = 2
 """Elements of padding after each row's greatest scores, likewise."""
 RUN = 8
-"""Neighbours of a row that are copied together: 32 bytes of float32, which is what memory gives at once."""
+"""Neighbours of a row that are copied together: 32 bytes of float32, a sector that memory gives at once."""
 STEPS = 6
-"""Barriers for each tile of keys."""
+"""Barriers for each tile of keys. They separate the tile's copies, products and reductions, which share
+memory."""
 
 
 def match(workload: Workload) -> Attention | None:

@@ -23,7 +23,8 @@ BANKS = 16
 """Bytes of padding behind each row of a panel that is stored column by column. At most two neighbours then
 meet in a memory bank, and rows still begin at multiples of the widest load."""
 BUSY = 8
-"""Work-items for each lane of the device that are needed to hide the latency of memory."""
+"""Work-items for each lane of the device that are needed to hide the latency of memory. It is an estimate
+that only orders candidates, which tuning measures."""
 LEAST = 2
 """Panels of a share at least, so that a panel's copy goes on beside the products of another."""
 UNFILLED = 1.4
@@ -39,7 +40,8 @@ L2_BYTES = 40.0
 """Bytes that a unit gets from the level 2 cache each cycle. An A100 has 5,120 for 108 units (A100
 architecture whitepaper)."""
 LOAD = 8.0
-"""The time of a load from a cache, in instructions."""
+"""The time of a load from a cache, in instructions. It is an estimate that only orders candidates, which
+tuning measures."""
 
 
 def spread(rec: Recorder, loop: str, threads: int) -> None:

@@ -50,21 +50,27 @@ TILES = (
 )  # fmt: skip
 """Tiles to try: threads down and across a group's tile, then rows and columns of each thread."""
 DEPTHS = (16, 8)
+"""Terms of a panel that are tried, the larger first. Larger panels have fewer barriers, and smaller ones fit
+small shared memory."""
 COMMON = {"tx": 4, "bk": 0, "ahead": 0}
 """The parameters that kernels share on devices whose compilers users wait for (`Gpu.compiling`), besides
 `Gpu.tile`. Browsers fill shared memory with zeros and check each index, so there are no panels."""
 COMMON_ROWS = 64
 """Rows of a group's tile with these parameters. Larger tiles would waste more on small images."""
 ROW = 4
-"""Terms of a row of the left operand that a thread loads at once, if there are no panels."""
+"""Terms of a row of the left operand that a thread loads at once, if there are no panels. Four f32 are the
+widest load."""
 CACHED = 2.0
-"""The time of a load that neighbouring work-items share, in instructions."""
+"""The time of a load that neighbouring work-items share, in instructions. It is an estimate that only orders
+candidates, which tuning measures."""
 RESIDENT = 4
-"""Groups that a compute unit runs side by side."""
+"""Groups that a compute unit runs side by side, if registers and shared memory allow it. It is an estimate
+that only orders candidates, which tuning measures."""
 SYNC = 60.0
-"""The time of a panel's barriers, in instructions."""
+"""The time of a panel's barriers, in instructions. It is an estimate that only orders candidates, which
+tuning measures."""
 AHEAD = 8
-"""Most elements of each panel that a thread fetches ahead."""
+"""Most elements of each panel that a thread fetches ahead. Each takes a register beside the sums."""
 
 
 def match(workload: Workload) -> Contraction | None:

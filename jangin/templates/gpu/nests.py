@@ -17,9 +17,11 @@ from jangin.templates.scheduled import Recorder, Scheduled
 from jangin.templates.template import Workload
 
 THREADS = 64
-"""Most work-items of a group."""
+"""Most work-items of a group. AMD's GPUs run 64 together and NVIDIA's 32, so groups of this size fill
+them."""
 OWN_BYTES = 256
-"""Most bytes of a task's scratch buffer that is kept in registers."""
+"""Most bytes of a task's scratch buffer that is kept in registers: the 64 values of
+`targets.gpu.REGISTERS`."""
 
 
 def schedule(func: Func, workload: Workload) -> Scheduled:

@@ -30,7 +30,8 @@ from jangin.templates.template import Template, Workload
 
 THREADS = (32, 64, 128, 256)
 STEP = 40.0
-"""The time of a barrier and a step of a tree, in instructions."""
+"""The time of a barrier and a step of a tree, in instructions. It is an estimate that only orders candidates,
+which tuning measures."""
 
 
 def match(workload: Workload) -> Rows | None:

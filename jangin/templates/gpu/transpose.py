@@ -21,7 +21,8 @@ from jangin.templates.transpose import Axes, merged
 TILE = (32, 16)
 """Rows and columns of a tile, to try. Neighbouring threads access whole rows together."""
 LEAST = 8
-"""Fewest rows and columns of a transposition for which this template pays."""
+"""Fewest rows and columns of a transposition for which this template pays. With fewer, a direct copy already
+reads or writes whole sectors of 32 bytes."""
 ROOM = 1
 """Elements of padding after a tile's rows, so that a column's elements lie in different banks."""
 

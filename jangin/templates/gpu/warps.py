@@ -52,12 +52,14 @@ TILES = (
 DEPTHS, MOST_DEPTH = (128, 64), 192
 """Bytes of each row of a panel to try, and the most of a window's tap."""
 FETCHED, STAGED = 1, 2
-"""Ways to copy the next panels beside a panel's products: through registers, or to second buffers of shared
-memory (`cp.async`)."""
+"""Ways to copy the next panels beside a panel's products, by their numbers in candidates. They go through
+registers, or to second buffers of shared memory (`cp.async`)."""
 SYNC = 40.0
-"""Cycles for a panel's barriers, and for the first loads after them."""
+"""Cycles for a panel's barriers, and for the first loads after them. It is an estimate: nothing was measured
+on a GPU."""
 ONCE = 0.4
-"""The part of `SYNC` of panels in second buffers, which need one barrier, and no stores before it."""
+"""The part of `SYNC` of panels in second buffers, which need one barrier, and no stores before it. It is an
+estimate, like `SYNC`."""
 UNIT_REGISTERS = 64 << 10
 """Registers of a unit (CUDA C++ Programming Guide)."""
 OTHERS = 56

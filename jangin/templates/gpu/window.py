@@ -20,7 +20,7 @@ from jangin.templates.template import Template, Workload
 PIXELS = (1, 2, 4, 8)
 """Pixels of a thread, to try."""
 MOST = 32
-"""Most accumulators of a thread."""
+"""Most accumulators of a thread. Half of `targets.gpu.REGISTERS` is left for operands and addresses."""
 THREADS = (128, 64)
 """Work-items of a group, to try. The first is preferred in doubt."""
 
