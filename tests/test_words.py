@@ -15,6 +15,30 @@ def test_no_sentence_is_long_or_leans_on_another(folder: str) -> None:
     assert not found, "\n".join(found)
 
 
+def test_each_number_of_a_module_is_explained() -> None:
+    """A newcomer must learn a constant's unit and reason where it stands."""
+    found = [
+        f"{path.relative_to(words.ROOT)}:{line}: {name} has neither a docstring nor a comment"
+        for path in words.files("jangin")
+        for line, name in words.unexplained(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ('A = 1\nB, C = 2, 1 << 3\n"""Bytes."""', []),
+        ("A = -1  # the mode of a leaf\n# bits\nB = 2", []),
+        ("A = 1\nB = 'text'\n", ["A"]),
+        ("A, B = 1, 2.5", ["(A, B)"]),
+        ('A = 2 * 3\nB = f(A)\n"""Bytes."""\nC = (1, 2)', ["A"]),
+    ],
+)
+def test_unexplained_numbers_are_found(source: str, names: list[str]) -> None:
+    assert [name for _, name in words.unexplained(source)] == names
+
+
 @pytest.mark.parametrize(
     ("source", "fault"),
     [

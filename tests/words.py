@@ -56,6 +56,32 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
                     yield statement.lineno, re.sub(INDENTED, "\n\n", cleandoc(text))
 
 
+def unexplained(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of each number of a module that no docstring or comment explains. A docstring
+    explains all assignments of numbers directly above it."""
+    body, lines = ast.parse(source).body, source.splitlines()
+    waiting: list[ast.Assign] = []
+    for statement in body:
+        if isinstance(statement, ast.Assign) and _is_number(statement):
+            commented = "#" in lines[statement.lineno - 1] or lines[statement.lineno - 2].startswith("#")
+            waiting += [] if commented else [statement]
+            continue
+        is_text = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+        yield from [] if is_text else [(s.lineno, ast.unparse(s.targets[0])) for s in waiting]
+        waiting = []
+    yield from [(s.lineno, ast.unparse(s.targets[0])) for s in waiting]
+
+
+def _is_number(statement: ast.Assign) -> bool:
+    """Tell if a statement gives numbers to names."""
+    target, value = statement.targets[0], statement.value
+    values = value.elts if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) else [value]
+    parts = [part for v in values for part in ast.walk(v)]
+    kinds = (ast.Constant, ast.BinOp, ast.UnaryOp, ast.operator, ast.unaryop)
+    numbers = (type(p.value) in (int, float) for p in parts if isinstance(p, ast.Constant))
+    return all(isinstance(p, kinds) for p in parts) and all(numbers)
+
+
 def comments(source: str) -> Iterator[tuple[int, str]]:
     """Yield the first line and text of each comment. Consecutive lines of comment are one text."""
     start, last, lines = 0, -1, list[str]()

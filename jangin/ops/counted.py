@@ -18,10 +18,12 @@ number. Intermediate words lie in `HELD`."""
 HELD = Buffer("held", U32, (const(2), const(4)), "register")
 MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
 WEYL = 0x9E3779B9, 0xBB67AE85
+"""Philox 4x32's multipliers of a round, and what its key grows by in each round (Salmon et al., 2011)."""
 PARITY = 0x1BD11BDA
 """Threefry's constant of 32 bits from which the last word of the key is made (SKEIN_KS_PARITY32; Salmon et
 al., 2011)."""
 ROTATIONS = (13, 15, 26, 6), (17, 29, 16, 24)
+"""Threefry 2x32's rotations, for even and for odd groups of four rounds (Salmon et al., 2011)."""
 
 
 def _xor(*words: Expr) -> Expr:

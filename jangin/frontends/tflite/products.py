@@ -19,6 +19,7 @@ from jangin.ir.graph import Array, CompileError, Node
 from jangin.ir.records import dataclass
 
 SAME, VALID = 0, 1
+"""The paddings by their numbers in TFLite's schema."""
 LEAST = float(np.finfo(np.float32).min)
 
 
