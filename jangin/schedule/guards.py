@@ -211,7 +211,7 @@ def _is_identity(c: Const, op: str) -> bool:
 
 def hoist_guards(func: Func) -> Func:
     """Move every condition, part by part, out of the loops whose variables it doesn't mention. A part that
-    reads memory stays in place."""
+    reads memory stays in place, unless the loop surely evaluates it and stores nothing there."""
     return func.with_body(_hoist(func.body))
 
 
@@ -222,11 +222,20 @@ def _hoist(s: Stmt) -> Stmt:
     body = s.body
     if not isinstance(body, If) or body.orelse is not None:
         return s
-    parts = conjuncts(body.cond)
-    inside = [p for p in parts if s.var in free_vars(p) or loads(p)]
-    outside = [p for p in parts if p not in inside]
+    outside: list[Expr] = []
+    inside: list[Expr] = []
+    for part in conjuncts(body.cond):
+        moves = s.var not in free_vars(part) and (not loads(part) or (not inside and _reads_before(s, part)))
+        (outside if moves else inside).append(part)
     loop = replace(s, body=If(_all(inside), body.then) if inside else body.then)
     return If(_all(outside), loop) if outside else loop
+
+
+def _reads_before(loop: For, part: Expr) -> bool:
+    """Return whether a condition's first part may read memory before the loop instead of inside it."""
+    stored = {s.buffer for s in statements(loop) if isinstance(s, Store)}
+    some = isinstance(loop.extent, Const) and loop.extent.value > 0
+    return some and not any(n.buffer in stored for n in loads(part))
 
 
 def hoist_indices(func: Func, loop: str) -> Func:

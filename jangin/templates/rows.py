@@ -14,7 +14,7 @@ from jangin.ir.graph import static_shape
 from jangin.ir.loop import Alloc, For, Func, expressions, statements
 from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars, loads, walk
-from jangin.schedule import primitives, stages
+from jangin.schedule import primitives, seldom, stages
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.primitives import loop_names
 from jangin.targets.processor import Processor
@@ -157,6 +157,9 @@ class Rows(Template):
         """Schedule the stages over merged rows, each vectorized along its own contiguous axis."""
         p, group = self.workload, self.workload.stages
         rec = Recorder(te.lower(p.name, group, p.inputs, p.symbols, p.outputs))
+        if self.columns is not None and seldom.is_seldom(group[0]):
+            rec.do("find_first", _acc_name(group[0]))
+            group = seldom.found_first(group[0])
         lanes = lanes_for(p)
         several = len(group) > 1
         depth = shared_rows(rec, group)
@@ -401,7 +404,10 @@ def vectorize_stage(
             rec.do("unroll", f"{column}oi{suffix}")
             rec.do("vectorize", f"{column}i{suffix}")
         *others, k = (a.var.name for a in stage.reduce_axes)
-        if _is_cheap_sum(stage):
+        if seldom.is_seldom(stage):
+            rec.do("predicate", _acc_name(stage))
+            rec.do("hoist_guards")
+        elif _is_cheap_sum(stage):
             _pair_terms(rec, k)
             shorten_sum(rec, stage, [*others, f"{k}o"], IN_PAIRS)
         else:
@@ -469,7 +475,7 @@ def _row_cost(group: Sequence[te.Stage], depth: int, lanes: int) -> float:
     total = 0.0
     for s in group:
         size: Expr = const(1)
-        for a in (*s.axes[depth:], *s.reduce_axes):
+        for a in (*s.axes[depth:], *(() if seldom.is_seldom(s) else s.reduce_axes)):
             size = size * a.extent
         count = float(size.value) if isinstance(size, Const) else 256.0
         total += count * sum(1 for n in walk(s.body) if isinstance(n, Binary)) + count

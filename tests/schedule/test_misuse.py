@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jangin.ir.dtype import BOOL, F32, I8, I32
-from jangin.ir.expr import Buffer, Expr, Var, cast, const, maximum, select
+from jangin.ir.expr import Buffer, Expr, Var, cast, const, land, maximum, select
 from jangin.ir.loop import Alloc, For, Func, If, Stmt, Store, block
 from jangin.ir.te import identity
 from jangin.schedule.checks import ScheduleError
@@ -51,6 +51,8 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "vector of a symbolic extent": ("symbolic", [("vectorize", "i0")], "i0 of extent n can't be vector"),
     "unroll of a symbolic extent": ("symbolic", [("unroll", "i0")], "i0 of extent n can't be unroll"),
     "vector over a sum": ("matmul", [("vectorize", "k0")], "k0 can't be vector: .* one element of out.acc"),
+    "no sum": ("map", [("find_first", "out.acc")], "out.acc isn't a sum in each of several rows and columns"),
+    "no condition": ("matmul", [("find_first", "out.acc")], "no condition, or another one for each column"),
     "no tile": ("matmul", [("privatize", "out.acc", [])], "at least one loop"),
     "no accumulator": ("map", [("privatize", "out.acc", ["i1"])], "no accumulator out.acc right inside"),
     "another tile": ("matmul", [("privatize", "out.acc", ["i0"])], r"expected loops \['i0'\] around out.acc"),
@@ -195,6 +197,22 @@ def test_a_condition_on_memory_is_not_hoisted() -> None:
     zero = For(J, const(6), Store(y, (J,), const(0.0, F32)))
     func = kernel(block(zero, loop), 6)
     assert hoist_guards(func) == func
+
+
+def test_a_sure_read_moves_out_of_its_loop() -> None:
+    """A condition is read before its loop only if the loop reads it in any case, and stores nothing there."""
+    y, x = Buffer("y", F32, (const(6),)), Buffer("x", F32, (const(6),))
+
+    def guarded(cond: Expr, extent: Expr) -> Func:
+        loop = For(R, extent, If(cond, Store(y, (R,), const(1.0, F32))))
+        return Func("k", (x, y), 1, ((Var("n"), (const(0), const(6))),), For(J, const(6), loop))
+
+    moved = hoist_guards(guarded(x[J] < 1.0, const(6))).body
+    assert isinstance(moved, For) and isinstance(moved.body, If) and isinstance(moved.body.then, For)
+    outside = land(x[J] < 1.0, x[R] < 1.0)
+    assert hoist_guards(guarded(outside, const(6))) != guarded(outside, const(6))
+    for cond, extent in ((y[J] < 1.0, const(6)), (x[J] < 1.0, Var("n")), (land(R < 3, x[J] < 1.0), const(6))):
+        assert hoist_guards(guarded(cond, extent)) == guarded(cond, extent)
 
 
 def test_a_maximum_in_a_wider_type_keeps_its_padding() -> None:

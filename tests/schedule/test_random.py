@@ -89,6 +89,7 @@ def step(draw: st.DrawFn, func: Func) -> Step:
         "factor_out": lambda: (draw(loop), draw(loop)),
         "mask_in_place": lambda: (draw(loop), draw(loop)),
         "rfactor": lambda: (draw(loop), draw(number), draw(number)),
+        "find_first": lambda: (draw(st.sampled_from(accs)),),
         "predicate": lambda: (draw(st.sampled_from(accs)),),
         "hoist_guards": lambda: (),
         "rename": lambda: (draw(loop), draw(st.sampled_from((f"q{len(loops)}", loops[0])))),

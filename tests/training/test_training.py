@@ -326,6 +326,24 @@ def test_the_padding_of_an_embedding_has_no_gradient() -> None:
         jangin.value_and_grad(Padded(scale_grad_by_freq=True), None, example=(given,))
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_embedding_learns_its_rows_alone(threads: int) -> None:
+    """Words come several times, or not at all. Widths and counts fill no whole vectors."""
+    torch.manual_seed(10)
+    model = nn.Sequential(nn.Embedding(61, 37), nn.Flatten(0, 1), nn.Linear(37, 5))
+    given, labels = torch.randint(0, 20, (3, 7)) * 3, torch.randint(0, 5, (21,))
+    wanted = copy.deepcopy(model).double()
+    ours = jangin.train(model, "cross_entropy", optim.SGD(0.5, 0.9), example=(given, labels), threads=threads)
+    theirs = torch.optim.SGD(wanted.parameters(), 0.5, 0.9)
+    for _ in range(3):
+        ours.step((given, labels))
+        theirs.zero_grad()
+        F.cross_entropy(wanted(given), labels).backward()
+        theirs.step()
+    for name, value in wanted.state_dict().items():
+        np.testing.assert_allclose(ours.state_dict()[name], value, 1e-5, 2e-6)
+
+
 class Regions(nn.Module):
     """Parts without gradients: a part of the result, and running means that a region changes."""
 
