@@ -33,7 +33,7 @@ from jangin.passes.fusion.stages import (
     structure,
     with_symbols,
 )
-from jangin.passes.memory.updates import Pairs, pairs_of, updating
+from jangin.passes.memory.updates import Pairs, overwritten, pairs_of, updating
 from jangin.passes.memory.views import (
     Part,
     func_over_wholes,
@@ -115,6 +115,7 @@ class _Jobs:
     def __init__(self, graph: Graph, options: Options) -> None:
         self.graph, self.options = graph, options
         self.found = views(graph)
+        self.updates = {**graph.updates, **overwritten(graph)}
         self.by_text: dict[str, Job] = {}
         self.nests: dict[object, str] = {}
         self.equal: dict[Hashable, tuple[str, Mapping[Var, Expr]]] = {}
@@ -154,7 +155,7 @@ class _Jobs:
         args = (*node.of(Kernel).body.inputs, *node.outputs)
         plain = not any(n in self.found for n in args)
         fixed = tuple(n in self.graph.constants for n in args)
-        known = (structure(node), fixed, pairs_of(node, self.graph.updates)) if plain else node.outputs
+        known = (structure(node), fixed, pairs_of(node, self.updates)) if plain else node.outputs
         if known not in self.equal:
             self.equal[known] = self._made(node, name)
         text, sizes = self.equal[known]
@@ -166,7 +167,7 @@ class _Jobs:
         """Add a kernel's job. Return its key, and the graph's expressions for the kernel's symbols."""
         graph, options = self.graph, self.options
         text, workload, args = kernel_workload(node, graph, options, name)
-        candidate, pairs = options.choices.get(text), pairs_of(node, graph.updates)
+        candidate, pairs = options.choices.get(text), pairs_of(node, self.updates)
         if parts := parameter_parts(workload.inputs, workload.results, args, self.found, graph):
             workload = _over_wholes(workload, parts, graph.symbols)
             text += _wholes(parts)

@@ -30,7 +30,7 @@ from jangin.options import Options
 from jangin.passes.constraints import constraints
 from jangin.passes.memory.buffers import plan_buffers
 from jangin.passes.memory.overlaps import overlapped
-from jangin.passes.memory.updates import updated_arguments
+from jangin.passes.memory.updates import overwritten, updated_arguments
 from jangin.passes.memory.views import start_symbols, views
 from jangin.runtime.threads import default_threads
 from jangin.templates.grain import grain_of
@@ -57,11 +57,11 @@ def make_plan(
     launches, funcs, calls, nodes = [], {}, {}, []
     packings: dict[str, tuple[str, Packing]] = {}
     scratch: dict[str, Expr] = {}
-    aliases, updates = views(graph), dict(graph.updates)
+    aliases, places = views(graph), {**graph.updates, **overwritten(graph)}
     for node in graph.nodes:
         if node.op == "kernel":
             kernel, args = scheduled[node.outputs[0]]
-            args = updated_arguments(node, kernel, args, updates)
+            args = updated_arguments(node, kernel, args, places)
             args = _arguments(kernel, args, packings, values)
             input_count = len(args) - len(node.outputs)
             nodes.append(replace(node, inputs=args[:input_count], outputs=args[input_count:]))
@@ -80,9 +80,10 @@ def make_plan(
     plain = [n for n in constants if n in needed]
     packings = dict(sorted(packings.items(), key=lambda item: -constants[item[1][0]].nbytes))
     constant = dict.fromkeys([*plain, *packings], LATER)
+    updates = {out: places.pop(out) for out in graph.updates if out in places}
     named = replace(graph, values=values, constants=constant, updates=updates)
     checks = tuple(c for n in nodes if n.op == "kernel" for c in _checks(n))
-    buffers = plan_buffers(named, nodes, [c.buffer for c in checks])
+    buffers = plan_buffers(named, nodes, [c.buffer for c in checks], places)
     symbols = tuple(graph.symbols.items())
     required = {**(constraints(graph) if symbols else {}), **graph.constraints}
     plan = Plan(

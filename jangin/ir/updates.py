@@ -1,7 +1,8 @@
 """Buffers that a kernel reads and updates in place. Each element must be read before it is written.
 
 The proof is by program order. Two accesses of one element are of the same iteration of the same loops, the
-load first. Every loop's variable follows from the store's index. Other accesses are never of one element. A
+load first. Every loop's variable follows from the store's index. Loops around only one of the accesses don't
+count if the element tells the variables of all loops around both. Other accesses are never of one element. A
 kernel that is reported free of clashes therefore is."""
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def clash(func: Func, name: str) -> str | None:
         for n, load in enumerate(places) if store.access.stored else ():
             if load.access.stored or _apart(load, store):
                 continue
-            if n > at or not (_same_iteration(load, store) and store.tells_iteration):
+            same = _same_iteration(load, store) and store.tells_iteration
+            if n > at or not (same or _shared(load, store) <= _equal(load, store)):
                 return f"{load} may be read after {store} was written"
     return None
 
@@ -125,16 +127,27 @@ def _same_iteration(load: _Place, store: _Place) -> bool:
     return simplify(substitute(load.number, names), store.ranges) is store.number
 
 
-def _apart(a: _Place, b: _Place) -> bool:
-    """Return whether two accesses never have the same element. If they had, the variables of some loops
-    around both would be equal. All others are told apart by a mark."""
-    shared = {s.var for s in a.loops[: _common(a, b)]}
-    names = [n for n in a.digits if n in b.digits]
-    equal: set[Var] = set()
+def _shared(a: _Place, b: _Place) -> set[Var]:
+    """Return the variables of the loops around both accesses."""
+    return {s.var for s in a.loops[: _common(a, b)]}
+
+
+def _equal(a: _Place, b: _Place) -> set[Var]:
+    """Return the variables of loops around both accesses that are equal if the accesses are of one
+    element."""
+    shared, equal = _shared(a, b), set[Var]()
+    names = [n for n in a.digits if n in b.digits and not buffers_loaded(a.digits[n])]
     for _ in range(len(shared)):
         unknown = {s.var for s in (*a.loops, *b.loops)} - equal
         solved = [_only(a.digits[n], unknown) for n in names if a.digits[n] is b.digits[n]]
         equal |= {v for v in solved if v in shared}
+    return equal
+
+
+def _apart(a: _Place, b: _Place) -> bool:
+    """Return whether two accesses never have the same element. If they had, the variables of some loops
+    around both would be equal. All others are told apart by a mark."""
+    names, equal = [n for n in a.digits if n in b.digits], _equal(a, b)
     marks = {s.var: Var(f"{s.var.name}'") for s in b.loops if s.var not in equal}
     others: dict[Var, Expr] = {**marks}
     ranges = {**b.ranges, **a.ranges}

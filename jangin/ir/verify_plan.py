@@ -41,6 +41,7 @@ def verify_plan(plan: Plan) -> None:
         _verify_launch(plan, n, launch, buffers, written, scope)
     if plan.updates:
         _verify_updates(plan, buffers, scope)
+    _verify_overwritten(plan, buffers, scope)
     for check in plan.checks:
         _verify_check(plan, check, buffers, written, scope)
     for name in plan.outputs:
@@ -193,9 +194,29 @@ def _verify_updates(plan: Plan, buffers: Mapping[str, PlanBuffer], scope: Scope)
             scope.fail(f"{check.buffer!r}, which a check reads, is made after an input is updated")
 
 
+def _verify_overwritten(plan: Plan, buffers: Mapping[str, PlanBuffer], scope: Scope) -> None:
+    """Verify the results that lie in the memory of values of earlier launches. No later launch reads these
+    values, and the writer reads each element before it writes it."""
+    last: dict[str, int] = {}
+    for n, launch in enumerate(plan.launches):
+        last |= dict.fromkeys(launch.args, n)
+    touched: dict[str, set[str]] = {}
+    for n, launch in enumerate(plan.launches):
+        func = plan.kernels.get(launch.kernel)
+        for arg in () if func is None else launch.args[len(func.inputs) :]:
+            base = buffers[arg].base
+            if not base or buffers[base].kind != "arena" or not (older := touched.get(base, set()) - {arg}):
+                continue
+            if late := sorted(name for name in older if last[name] >= n):
+                scope.fail(f"{late[0]!r} is read when launch {n} has written {arg!r} over it")
+            _verify_writer(plan.kernels[launch.kernel], launch, arg, True, scope)
+        for arg in launch.args:
+            touched.setdefault(buffers[arg].base or arg, set()).add(arg)
+
+
 def _verify_writer(func: Func, launch: Launch, out: str, writes: bool, outer: Scope) -> None:
-    """Verify that a kernel that updates an input reads each element before it writes it, and that no other
-    kernel writes the output."""
+    """Verify that a kernel reads each element of `out` before it writes it, and that no other kernel writes
+    it."""
     from jangin.ir.updates import clash
 
     scope = Scope(f"{outer.where}: {launch.kernel}", outer.variables, {})

@@ -3,15 +3,19 @@ PyTorch's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
-from jangin.ir.expr import Expr, call, cast, const, eq, maximum, ne, select
-from jangin.ir.graph import CompileError
+import numpy as np
+
+from jangin.ir.dtype import I32
+from jangin.ir.expr import Const, Expr, call, cast, const, eq, maximum, ne, select
+from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import product
 from jangin.ops.builder import Builder
 from jangin.ops.index import in_range, take_along
-from jangin.ops.values import Tensor
+from jangin.ops.values import OwnGradient, Tensor
 
 Loss = Callable[[Builder, Tensor, Tensor], Tensor]
 """A function that returns the loss of an output for a target, as a tensor without axes."""
@@ -90,8 +94,13 @@ def nll(b: Builder, y: Tensor, target: Tensor, ignored: int = IGNORED, smoothing
         share = cast(y.dtype, y.shape[1])
         each = b.map(lambda v, t: v * (1 - smoothing) - t * smoothing / share, each, total)
     counted = b.map(lambda v, t: select(eq(t, ignored), const(0, v.dtype), v), each, target)
-    count = b.reduce("sum", b.map(lambda t: cast(y.dtype, ne(t, ignored)), target), range(target.rank))
+    count = _kept(b, y, target, ignored)
     return b.map(lambda v, n: v / n, b.reduce("sum", counted, range(target.rank)), count)
+
+
+def _kept(b: Builder, y: Tensor, target: Tensor, ignored: int) -> Tensor:
+    """Return the number of labels that count."""
+    return b.reduce("sum", b.map(lambda t: cast(y.dtype, ne(t, ignored)), target), range(target.rank))
 
 
 def cross_entropy(
@@ -100,7 +109,35 @@ def cross_entropy(
     """Return the cross entropy of logits y[N, C, ...]: `nll` of the logarithm of their softmax."""
     if y.rank < 2:
         raise CompileError(f"the logits {y} must have an axis of batches and one of classes")
-    return nll(b, b.softmax(y, 1, log=True), target, ignored, smoothing)
+    logs = b.softmax(y, 1, log=True)
+    loss = nll(b, logs, target, ignored, smoothing)
+    if isinstance(y.shape[1], Const):
+        function = partial(_of_cross_entropy, logs=logs, ignored=ignored, smoothing=smoothing)
+        b.own_gradients.append(OwnGradient((y, target), (loss,), function, (logs,)))
+    return loss
+
+
+def _of_cross_entropy(
+    b: Builder, inputs: Sequence[Tensor], outputs: Sequence[Tensor], gs: Sequence[Tensor], *, logs: Tensor,
+    ignored: int, smoothing: float,
+) -> tuple[Tensor | None, ...]:  # fmt: skip
+    """Return the gradient of `cross_entropy`: the softmax minus a class's share of the label, times the
+    label's share of the mean. It needs no sum over classes."""
+    (y, target), classes = inputs, static_shape(logs.shape[1:2])
+    assert classes is not None
+    weight = b.map(
+        lambda g, n, t: select(eq(t, ignored), const(0, g.dtype), g / n),
+        gs[0], _kept(b, y, target, ignored), target,
+    )  # fmt: skip
+    numbers = b.const(np.arange(*classes, dtype=np.int32).reshape(*classes, *(1,) * (y.rank - 2)))
+
+    def each(v: Expr, label: Expr, w: Expr, number: Expr) -> Expr:
+        share = const(smoothing / classes[0], v.dtype)
+        own = const(1 - smoothing + smoothing / classes[0], v.dtype)
+        return (call("exp", v) - select(eq(cast(I32, label), number), own, share)) * w
+
+    per_label = (*y.shape[:1], const(1), *y.shape[2:])
+    return b.map(each, logs, b.reshape(target, per_label), b.reshape(weight, per_label), numbers), None
 
 
 BY_NAME: Mapping[str, Loss] = {

@@ -26,6 +26,11 @@ SOUND = {
     " out[i + (4 * (t // 3)), j + (4 * (t % 3))] = neg(old[i + (4 * (t // 3)), j + (4 * (t % 3))]) } } }",
     "first all reads of a row": "serial i in 4 { alloc register r: f32[6] serial j in 6 { r[j] = old[i, j] }"
     " serial k in 6 { out[i, k] = r[k] + f32(1.0) } }",
+    "a row's sum first": "serial i in 4 { alloc register r: f32[1] r[0] = f32(0.0)"
+    " serial o in 2 { vector j in 3 { r[0] = r[0] + old[i, j + (3 * o)] } }"
+    " serial k in 6 { out[i, k] = old[i, k] - r[0] } }",
+    "all before": "serial i in 4 { serial j in 6 { out[i + 4, j] = old[i, j] } }"
+    " serial k in 6 { serial l in 4 { out[l, k] = x[l, k] } }",
     "another half": "serial i in 2 { serial j in 6 { out[i, j] = old[i + 2, j] } }",
 }
 FAULTY = {
@@ -40,6 +45,10 @@ FAULTY = {
     "overlapping tiles of both axes": "serial t in 6 { serial i in 4 { serial j in 4 {"
     " out[i + (4 * (t // 3)), j + (3 * (t % 3))] = neg(old[i + (4 * (t // 3)), j + (3 * (t % 3))]) } } }",
     "read again": "serial i in 4 { serial j in 6 { out[i, j] = x[i, j] out[i + 6, j] = old[i, j] } }",
+    "the sum of another row": "serial i in 4 { alloc register r: f32[1] r[0] = f32(0.0)"
+    " serial j in 6 { r[0] = r[0] + old[i // 2, j] } serial k in 6 { out[i, k] = old[i, k] - r[0] } }",
+    "a row's sum in each turn": "serial t in 2 { serial i in 4 { alloc register r: f32[1] r[0] = f32(0.0)"
+    " serial j in 6 { r[0] = r[0] + old[i, j] } serial k in 6 { out[i, k] = old[i, k] - r[0] } } }",
     "two passes": "serial i in 4 { serial j in 6 { out[i, j] = neg(old[i, j]) }"
     " serial k in 6 { out[i, k] = old[i, k] + f32(1.0) } }",
 }

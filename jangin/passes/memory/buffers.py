@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from jangin.ir.graph import CompileError, Graph, Node, static_shape
@@ -15,10 +15,13 @@ MOST_BYTES = 1 << 38
 
 
 def plan_buffers(
-    graph: Graph, order: Sequence[Node], lasting: Collection[str] = ()
+    graph: Graph,
+    order: Sequence[Node],
+    lasting: Collection[str] = (),
+    places: Mapping[str, str] | None = None,
 ) -> tuple[PlanBuffer, ...]:
     """Return the buffers of a fused graph run in `order` (kernels and reshapes; launch i is the i-th kernel).
-    `lasting` values live to the end.
+    `lasting` values live to the end. `places` has the values in whose memory others lie.
 
     A reshape is an alias of its operand. If a model output is a reshape of a kernel's result, the kernel
     writes the output itself. The kernel's result is then an alias of the output. An output that is an alias
@@ -26,7 +29,7 @@ def plan_buffers(
     get no buffer. Offsets are set if every arena buffer has a static shape. Raises CompileError if a value of
     known shape is larger than `MOST_BYTES`.
     """
-    bases = _bases(graph, order)
+    bases = _bases(graph, order, places or {})
     touched = _touched(order)
     lives: dict[str, tuple[int, int]] = {}
     for name, (first, last) in touched.items():
@@ -53,13 +56,14 @@ def _check_size(b: PlanBuffer, source: object) -> None:
         )
 
 
-def _bases(graph: Graph, order: Sequence[Node]) -> dict[str, str]:
+def _bases(graph: Graph, order: Sequence[Node], places: Mapping[str, str]) -> dict[str, str]:
     """Return the value whose memory each value shares. A value with memory of its own maps to itself."""
     fixed = {*graph.inputs, *graph.constants}
     bases = {n: n for n in (*graph.inputs, *graph.constants)}
     for node in order:
         for name in node.outputs:
-            bases[name] = bases[node.inputs[0]] if node.op == "reshape" else name
+            own = bases[places[name]] if name in places else name
+            bases[name] = bases[node.inputs[0]] if node.op == "reshape" else own
     for name in graph.outputs:
         old = bases[name]
         if old != name and old not in fixed and old not in graph.outputs:

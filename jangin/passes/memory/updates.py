@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 
-from jangin.ir.core import Concat, Kernel, Slice
+from jangin.ir.core import Concat, Kernel, Map, Normalize, Slice, Softmax
 from jangin.ir.expr import Const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.loop import Func, replace_buffer
 from jangin.ir.updates import clash
 from jangin.passes.memory.recompute import bases, is_again
+from jangin.passes.memory.views import views
 from jangin.targets.target import Target
 from jangin.templates.scheduled import Scheduled
 
@@ -29,7 +30,8 @@ the results."""
 def ordered(graph: Graph, target: Target) -> Graph:
     """Return the fused graph with the writers of updated inputs behind all other readers, and behind the
     checks of indices. `updates` keeps only the outputs for which there is such an order. Kernels whose
-    results are small run as early as they may, because their operands can then be forgotten.
+    results are small run as early as they may, because their operands can then be forgotten. Kernels that
+    only update inputs come before one whose result may lie over what they read.
 
     Queued devices test their checks after a run, and other devices have copies of the inputs. There is no
     update in place on them."""
@@ -37,11 +39,16 @@ def ordered(graph: Graph, target: Target) -> Graph:
         return replace(graph, updates={})
     order = _Order(graph)
     checks = {n for n, node in enumerate(graph.nodes) if node.attrs.lasting}
+    ends = {*graph.outputs}
     updates = {}
     for out, state in graph.updates.items():
         readers = _readers(graph, order, out, state)
         if readers is not None and order.put_behind(order.makers[out], readers | checks):
             updates[out] = state
+    for n, operand, _ in _replaceable(replace(graph, updates=updates)):
+        for m in order.users(operand):
+            if m != n and ends.issuperset(graph.nodes[m].outputs):
+                order.put_behind(n, {m})
     return replace(graph, nodes=order.nodes(), updates=updates)
 
 
@@ -174,6 +181,48 @@ class _Order:
         return math.prod(int(d.value) for d in shape if isinstance(d, Const)) * dtype.bytes
 
 
+def overwritten(graph: Graph) -> dict[str, str]:
+    """Return the results of a step's kernels that may lie in the memory of an operand, with the operand. The
+    graph's nodes are in the order of their launches, and no later one reads the operand.
+
+    The gradient of a rectifier's operand can lie over the rectifier's result. Outputs and parts of other
+    values keep memory of their own."""
+    base, last = bases(graph), dict[str, int]()
+    for n, node in enumerate(graph.nodes):
+        last |= dict.fromkeys((base.get(name, name) for name in (*node.inputs, *node.outputs)), n)
+    over: dict[str, str] = {}
+    for n, operand, out in _replaceable(graph):
+        if last[base.get(operand, operand)] == n and out not in over and operand not in over.values():
+            over[out] = operand
+    return over
+
+
+def _replaceable(graph: Graph) -> Iterator[tuple[int, str, str]]:
+    """Yield the number of a step's kernel, an operand and a result, if the result may lie over the operand as
+    far as the kernel's nodes tell. The operand has the result's type, and no product or window reads it."""
+    base = bases(graph)
+    kept = {*graph.inputs, *graph.constants, *(base.get(name, name) for name in graph.outputs)}
+    kept |= {name for node in graph.nodes if node.attrs.lasting for name in node.outputs}
+    for name, view in views(graph).items():
+        kept |= {name, view.base}
+    for n, node in enumerate(graph.nodes if graph.updates else ()):
+        if not isinstance(node.attrs, Kernel):
+            continue
+        roots = [base.get(name, name) for name in node.inputs]
+        for name, root, own in zip(node.inputs, roots, node.attrs.body.inputs, strict=True):
+            alone = root not in kept and roots.count(root) == 1
+            if alone and all(_reads_rows(m) for m in node.attrs.body.nodes if own in m.inputs):
+                for out in node.outputs:
+                    same = graph.dtype(out) == graph.dtype(name) and graph.shape(out) == graph.shape(name)
+                    if same and out not in kept:
+                        yield n, name, out
+
+
+def _reads_rows(node: Node) -> bool:
+    """Return whether an operator reads elements of the row that it makes, or the same elements."""
+    return isinstance(node.attrs, (Map, Softmax, Normalize))
+
+
 def pairs_of(node: Node, updates: Mapping[str, str]) -> Pairs:
     """Return a kernel node's results that may be written over operands."""
     pairs = ((updates.get(out), k) for k, out in enumerate(node.outputs))
@@ -204,7 +253,7 @@ def _joined(func: Func, operand: str, result: str) -> Func:
 def updated_arguments(
     node: Node, kernel: Scheduled, args: tuple[str, ...], updates: dict[str, str]
 ) -> tuple[str, ...]:
-    """Return a kernel's arguments without the operands that its results are written over. Outputs that need
+    """Return a kernel's arguments without the operands that its results are written over. Results that need
     memory of their own are removed from `updates`."""
     for operand, k in pairs_of(node, updates):
         if kernel.func.results[k].name in kernel.updated:
