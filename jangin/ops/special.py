@@ -118,7 +118,7 @@ def _quantile(q: Expr, tail: Expr) -> Expr:
     centre = q * _quotient(_CENTRE, 0.180625 - q * q)
     r = call("sqrt", -call("log", tail))
     far = select(r <= 5.0, _quotient(_MIDDLE, r - 1.6), _quotient(_TAIL, r - 5.0))
-    far = select(eq(tail, const(0.0, F64)), const(math.inf, F64), far)
+    far = select(eq(tail, const(0.0, F64)), -call("log", tail), far)  # infinite, and so is its slope
     return select(call("abs", q) <= 0.425, centre, select(q < 0.0, -far, far))
 
 
@@ -128,35 +128,40 @@ def _quotient(both: Sequence[Sequence[float]], x: Expr) -> Expr:
 
 
 def lgamma(x: Expr) -> Expr:
-    """Return the logarithm of the gamma function's absolute value, by Stirling's series."""
+    """Return the logarithm of the gamma function's absolute value, by Stirling's series. Its slope at 0 is
+    infinite."""
     a = _size(x)
     below = a < float(_SHIFT)
-    steps: Expr = a
-    for k in range(1, _SHIFT):
+    steps: Expr = a + 1.0
+    for k in range(2, _SHIFT):
         steps = steps * (a + float(k))
     z = select(below, a + float(_SHIFT), a)
     series = [b / (2 * k * (2 * k - 1)) for k, b in enumerate(_BERNOULLI, 1)]
     inverse = 1.0 / z
     y = (z - 0.5) * (call("log", z) - 1.0) + (0.5 * math.log(2 * math.pi) - 0.5)
     y = y + _polynomial(series, inverse * inverse) * inverse
-    y = y - select(below, call("log", steps), const(0.0, F64))
+    # the slope of log(a * steps) would be 0 / 0 at 0
+    y = y - select(below, call("log", a) + call("log", steps), const(0.0, F64))
     sine = call("abs", call("sin", _fraction(x) * math.pi))
     mirrored = math.log(math.pi) - call("log", a) - call("log", sine) - y  # a product could underflow
     return select(x < 0.0, select(a < math.inf, mirrored, a), y)
 
 
 def digamma(x: Expr) -> Expr:
-    """Return the derivative of the gamma function's logarithm. It is NaN at negative whole numbers."""
+    """Return the derivative of the gamma function's logarithm. It is NaN at negative whole numbers, and an
+    infinity of the other sign at 0 and -0."""
     a = select(x < 0.0, 1.0 - x, x)
     z = a + float(_SHIFT)
     series = [b / (2 * k) for k, b in enumerate(_BERNOULLI, 1)]
     inverse = 1.0 / z
     square = inverse * inverse
     y = call("log", z) - inverse * 0.5 - _polynomial(series, square) * square
-    for k in range(_SHIFT):
+    y = y - 1.0 / a  # a + 0 would lose the sign of -0
+    for k in range(1, _SHIFT):
         y = y - 1.0 / (a + float(k))
     mirrored = y - math.pi / call("tan", _fraction(x) * math.pi)
-    return select(x < 0.0, select(_whole(x), const(math.nan, F64), mirrored), y)
+    undefined = select(_whole(x), const(math.nan, F64), const(0.0, F64))  # the slope stays infinite
+    return select(x < 0.0, mirrored + undefined, y)
 
 
 def trigamma(x: Expr) -> Expr:
@@ -167,7 +172,8 @@ def trigamma(x: Expr) -> Expr:
     square = inverse * inverse
     y = inverse + square * 0.5 + _polynomial(_BERNOULLI, square) * square * inverse
     for k in range(_SHIFT):
-        y = y + 1.0 / ((a + float(k)) * (a + float(k)))
+        step = 1.0 / (a + float(k) if k else a)
+        y = y + step * step
     sine = call("sin", _fraction(x) * math.pi)
     return select(x < 0.0, math.pi**2 / (sine * sine) - y, y)
 

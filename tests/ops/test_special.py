@@ -57,3 +57,27 @@ def test_lgamma_beside_zero_and_at_the_ends() -> None:
     x = np.array([-1e-300, 1e-300, -np.inf, np.inf])
     found = run_graph(b.graph([y], ["y"]), {"x": x})["y"]
     np.testing.assert_allclose(found, [300 * np.log(10.0)] * 2 + [np.inf] * 2, SMALL)
+
+
+POLES: dict[str, tuple[tuple[float, float, float], ...]] = {
+    "lgamma": ((0.0, np.inf, -np.inf), (-0.0, np.inf, np.inf)),
+    "digamma": (
+        (0.0, -np.inf, np.inf), (-0.0, np.inf, np.inf), (-1.0, np.nan, np.inf), (-7.0, np.nan, np.inf)
+    ),
+    "trigamma": ((0.0, np.inf, -np.inf), (-0.0, np.inf, np.inf)),
+    "erfinv": ((-1.0, -np.inf, np.inf), (1.0, np.inf, np.inf)),
+    "ndtri": ((0.0, -np.inf, np.inf), (1.0, np.inf, np.inf)),
+}  # fmt: skip
+"""Poles and ends, each with its value and slope. The sign at 0 follows from the sign of the zero, and whole
+negative numbers have PyTorch's values."""
+
+
+@pytest.mark.parametrize("name", POLES)
+def test_poles(name: str) -> None:
+    points, values, slopes = map(np.array, zip(*POLES[name], strict=True))
+    b = Builder("special", {}, unchecked=True)
+    y = b.map(FUNCTIONS[name][0], b.input("x", F64, (const(len(points)),)))
+    made = differentiate(b.graph([b.reduce("sum", y, [0], False), y], ["total", "y"]), "total", ["x"])
+    found = run_graph(made, {"x": points})
+    np.testing.assert_array_equal(found["y"], values)
+    np.testing.assert_array_equal(found[made.outputs[-1]], slopes)
