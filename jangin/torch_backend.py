@@ -25,7 +25,8 @@ from jangin.compiler.local import confirm
 from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.element_types import number_tensor
 from jangin.frontends.torch.parts import copied, is_said, refused, split, unknown
-from jangin.frontends.torch.sizes import Sizes, numbers
+from jangin.frontends.torch.saved import channels_last, read_as_they_lie
+from jangin.frontends.torch.sizes import FAR, Sizes, numbers
 from jangin.frontends.torch.tensors import Run, on_tensors
 from jangin.frontends.torch.trace import OPERANDS, placeholders, traced_graph
 from jangin.frontends.torch.training import training_table
@@ -49,18 +50,23 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
         metadata = None if context is None else context.fw_metadata
         return compiled(lowered, [] if metadata is None else metadata.static_input_indices)
 
-    def training(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
+    def forward(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
+        context = torch._guards.TracingContext.try_get()
+        metadata = None if context is None else context.fw_metadata
+        return compiled(lowered, [], None if metadata is None else metadata.num_forward)
+
+    def backward(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
         return compiled(lowered, [])  # the optimizer changes parameters after each call
 
-    def compiled(lowered: torch.fx.GraphModule, static: Sequence[int]) -> Boxed:
+    def compiled(lowered: torch.fx.GraphModule, static: Sequence[int], returned: int | None = None) -> Boxed:
         _fix_numbers(lowered)
-        parts.append(_Compiled(lowered, static, options))
+        parts.append(_Compiled(lowered, static, options, returned))
         return _boxed(parts[-1])
 
     if not torch.is_grad_enabled():
         keep_attention(graph)
     compiler: Callable[..., Any] = aot_autograd(
-        fw_compiler=training, bw_compiler=training, inference_compiler=inference,
+        fw_compiler=forward, bw_compiler=backward, inference_compiler=inference,
         partition_fn=min_cut_rematerialization_partition, decompositions=training_table(),
     )(graph, inputs)  # fmt: skip
     for part in parts:
@@ -134,25 +140,29 @@ from then on they are inputs, and the graph isn't compiled after each change."""
 
 
 class _Compiled:
-    """A graph whose parameters and buffers are constants. `static` has their places among the inputs.
+    """A graph whose parameters and buffers are constants. `static` has their places among the inputs. The
+    program sees the first `returned` results, and a backward graph the others. None means all.
 
     The graph is compiled at its first call, or before if sizes are symbols (see `settle`). It is compiled
     again when one of its constants has changed, at most `STEADY` times."""
 
     def __init__(
-        self, graph: torch.fx.GraphModule, static: Sequence[int], options: Mapping[str, Any]
-    ) -> None:
-        self.graph, self.options, self.whole = graph, options, copied(graph)
+        self, graph: torch.fx.GraphModule, static: Sequence[int], options: Mapping[str, Any],
+        returned: int | None = None,
+    ) -> None:  # fmt: skip
+        self.graph, self.options, self.whole, self.returned = graph, options, copied(graph), returned
         self.torch: Callable[..., Any] | None = None
         """The function that runs the graph if the graph can't be compiled as a whole."""
         self.views: Views | None = None
         self.parted = False
+        self.orders: dict[int, list[int]] = {}
+        """The order of axes in which the graph reads an input, by the input's position."""
         self.inputs = placeholders(graph.graph)
         self.static = [i for i in static if i < len(self.inputs)]
         self.addresses: list[int] | None = None
         self.versions: list[int] = []
         self.times = 0
-        self.env = next((s.node.shape_env for n in self.inputs for s in _sizes(n)), None)
+        self.env = next((s.node.shape_env for n in self.inputs for s in _symbolic(n)), None)
 
     def settle(self, args: Sequence[Any]) -> None:
         """Compile the graph while PyTorch still accepts guards. `args` are the arguments of the first call.
@@ -192,7 +202,13 @@ class _Compiled:
             outputs = [*self.torch(*args)]
             args.clear()
             return outputs
-        outputs = list(self.run([*(args[i] for i in self.wanted), *map(number_tensor, self.numbers(args))]))
+        given = self.numbers(args)
+        if any(isinstance(n, int) and abs(n) > FAR for n in given):  # only a number that another part read
+            outputs = [*self.whole.forward(*args)]
+            args.clear()
+            return outputs
+        tensors = [args[i].permute(self.orders[i]) if i in self.orders else args[i] for i in self.wanted]
+        outputs = list(self.run([*tensors, *map(number_tensor, given)]))
         if self.views is not None:
             outputs = list(self.views.make(*(args[i] for i in self.views.inputs), *outputs))
         args.clear()
@@ -249,7 +265,7 @@ class _Compiled:
 
     def _compile(self, args: Sequence[Any]) -> None:
         if not self.parted:
-            self.views, self.parted = part_views(self.graph), True
+            self._part_views(args)
         self.times += 1
         if self.times > STEADY:
             self.static = []
@@ -258,6 +274,16 @@ class _Compiled:
         self.counted = [i for i in self.static if not args[i].is_inference()]
         self.versions = [args[i]._version for i in self.counted]
         self.addresses = [args[i].data_ptr() for i in self.static]
+
+    def _part_views(self, args: Sequence[Any]) -> None:
+        """Leave views of results to PyTorch, and choose the order of axes in memory where nobody sees it."""
+        results = next(iter(reversed(self.graph.graph.nodes))).args[0]
+        shown = results[: self.returned]
+        hidden = [n for n in results[len(shown) :] if n not in shown]
+        self.views = part_views(self.graph, channels_last(self.graph.graph, hidden))
+        if self.env is None and not self.static:
+            self.orders = read_as_they_lie(self.graph.graph, self.inputs, args)
+        self.parted = True
 
     def _compiled(self, held: Mapping[str, torch.Tensor]) -> tuple[Run, list[int], Numbers]:
         """Compile the graph. Return the function that runs it, the positions of the inputs that it takes, and
@@ -287,10 +313,15 @@ def _marked(env: Any) -> set[Any]:
 
 
 def _sizes(node: torch.fx.Node) -> list[torch.SymInt]:
+    """Return the symbolic integers of a graph's input whose values PyTorch knows when it compiles."""
+    return [s for s in _symbolic(node) if isinstance(s, torch.SymInt) and not has_free_unbacked_symbols(s)]
+
+
+def _symbolic(node: torch.fx.Node) -> list[Any]:
     """Return the symbolic numbers of a graph's input: the input itself, or a tensor's sizes, strides and
     offset."""
     value = node.meta.get("val")
     parts: tuple[Any, ...] = (value,)
     if isinstance(value, torch.Tensor):
         parts = *value.shape, *value.stride(), value.storage_offset()
-    return [p for p in parts if isinstance(p, torch.SymInt) and not has_free_unbacked_symbols(p)]
+    return [p for p in parts if isinstance(p, (torch.SymInt, torch.SymFloat))]

@@ -59,7 +59,9 @@ class Sizes:
 
     A graph of `torch.compile` is called with all its numbers. New symbols (`given`) therefore stand for sizes
     that Jangin can't express, and for symbols that are no input's size. Each run is given their values.
-    `fractions` of sizes are values of the graph, by expression."""
+    `fractions` of sizes are values of the graph, by expression. `items` are values of the graph too, which
+    are numbers that a run reads from its tensors. `passed` has the numbers that another part of the program
+    read from its tensors, and that are inputs here."""
 
     def __init__(self, names: Mapping[Any, str], limits: Mapping[Any, Any], env: Any = None) -> None:
         self.names, self.env = names, env
@@ -67,6 +69,8 @@ class Sizes:
         self.symbols: dict[Any, Var] = {}
         self.given: dict[Any, Var] = {}
         self.fractions: dict[Any, str] = {}
+        self.items: dict[Any, str] = {}
+        self.passed: set[Any] = set()
 
     def __call__(self, size: Any) -> Expr:
         """Return a size of PyTorch (an int or a SymInt) as an expression. Raises CompileError if it has a
@@ -77,7 +81,9 @@ class Sizes:
         """Return the name of the value for a SymFloat. Raises CompileError if the number isn't known before
         the run."""
         e = number.node.expr
-        if self.env is None or free_unbacked_symbols(e):
+        if e in self.items:
+            return self.items[e]
+        if self._is_unknown(e):
             raise CompileError(f"an argument is {e}, which is not known before the model runs")
         return self.fractions.setdefault(e, f"fraction_{len(self.fractions)}")
 
@@ -121,18 +127,23 @@ class Sizes:
     def _other(self, e: Any) -> Expr:
         """Return the symbol for a size without an expression. Raises CompileError if a run can't be given its
         value."""
-        if e.is_Symbol and (self.env is None or free_unbacked_symbols(e)):
+        if self._is_unknown(e) and e.is_Symbol:
             return self.symbol(e, str(e))
-        if self.env is None or free_unbacked_symbols(e):
+        if self._is_unknown(e):
             name = type(e).__name__
             raise CompileError(
                 f"a size is {e}, whose {name} is not supported: export the model with fixed sizes"
             )
         if e not in self.given:
-            if not (self.env.evaluate_expr(e <= FAR) and self.env.evaluate_expr(e >= -FAR)):
+            known = not free_unbacked_symbols(e)  # a run looks at all others
+            if known and not (self.env.evaluate_expr(e <= FAR) and self.env.evaluate_expr(e >= -FAR)):
                 raise CompileError(f"a number is {e}, which is beyond {FAR}")
             self.given[e] = self._named(f"number_{len(self.given)}", str(len(self.given)))
         return self.given[e]
+
+    def _is_unknown(self, e: Any) -> bool:
+        """Tell if the arguments of a run don't determine an expression."""
+        return self.env is None or bool(free_unbacked_symbols(e) - self.passed)
 
 
 def _within(limits: Any, low: int, high: int) -> Range:
@@ -155,7 +166,7 @@ def numbers(expressions: Sequence[Any], placeholders: Sequence[Any]) -> Callable
     places: dict[Any, str] = {}
     for i, node in enumerate(placeholders):
         value = node.meta.get("val")
-        if isinstance(value, torch.SymInt):
+        if isinstance(value, (torch.SymInt, torch.SymFloat)):
             places.setdefault(value.node.expr, f"args[{i}]")
         elif isinstance(value, torch.Tensor):
             for axis, size in enumerate(value.shape):

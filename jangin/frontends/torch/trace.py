@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from jangin.frontends.bodies import BRANCH, LOOP
 from jangin.frontends.torch.decompositions import table
@@ -82,6 +83,9 @@ def traced_graph(graph: Any, constants: Mapping[str, torch.Tensor], sizes: Sizes
     sizes = sizes or Sizes({}, {})
     trace = _Trace(graph, constants, sizes)
     trace.tokens = {n.name for n in placeholders(graph) if not n.users}
+    values = (n.meta.get("val") for n in placeholders(graph))
+    passed = {v.node.expr for v in values if isinstance(v, (torch.SymInt, torch.SymFloat))}
+    sizes.passed |= {e for e in passed if e.is_Symbol and free_unbacked_symbols(e)}
     inputs = tuple(
         n.name if isinstance(n.meta.get("val"), torch.Tensor) and n.name not in {*constants, *trace.tokens}
         else "" for n in placeholders(graph)
@@ -110,6 +114,8 @@ class _Trace:
         self.sizes = sizes
         self.late: dict[str, str] = {}
         """The values that hold symbols known only during a run, by the symbols' names."""
+        self.bound: set[Any] = set()
+        """The symbols that inputs and earlier nodes determine."""
         self.values: dict[str, Value] = {}
         self.constants: dict[str, Array] = {}
         self.nodes: list[Node] = []
@@ -157,6 +163,7 @@ class _Trace:
         for i, size in enumerate(tensor.shape):
             if not isinstance(size, int) and size.node.expr.is_Symbol:
                 self.sizes.symbol(size.node.expr, f"{node.name}_d{i}")
+                self.bound.add(size.node.expr)
         shape = tuple(map(self.sizes, tensor.shape))
         self.values[node.name] = Value(node.name, element_type(tensor.dtype), shape)
 
@@ -221,20 +228,32 @@ class _Trace:
         value = node.meta.get("val")
         if isinstance(value, torch.SymInt) and value.node.expr.is_Symbol:
             self._bind(value.node.expr, "torch.item", node.args[0].name, {})
+        if isinstance(value, torch.SymFloat) and value.node.expr.is_Symbol:
+            self._read(value.node.expr, node)
         for i, tensor in enumerate(value if isinstance(value, (tuple, list)) else (value,)):
             if isinstance(tensor, torch.Tensor):
                 for axis, size in enumerate(tensor.shape):
-                    new = not isinstance(size, int) and size.node.expr.is_Symbol
-                    if new and size.node.expr not in self.sizes.symbols:
-                        self._bind(size.node.expr, "torch.size", self.results[node, i], {"axis": axis})
+                    e = None if isinstance(size, int) else size.node.expr
+                    if self.results[node, i] and e is not None and e.is_Symbol and free_unbacked_symbols(e):
+                        self._bind(e, "torch.size", self.results[node, i], {"axis": axis})
 
     def _bind(self, symbol: Any, op: str, source: str, attrs: dict[str, Any]) -> None:
-        if symbol in self.sizes.symbols:
+        if symbol in self.bound | self.sizes.passed:
             return
+        self.bound.add(symbol)
         name = self.sizes.symbol(symbol, str(symbol)).name
         self.late[name] = name
         attributes = {"tensors": ("self",), **attrs}
         self._emit(name, op, (source,), (name,), attributes, [(I64, ())], Sources.of(f"the size {symbol}"))
+
+    def _read(self, symbol: Any, node: Any) -> None:
+        """Add a fraction that is the only element of a node's operand."""
+        source, kinds = node.args[0].name, [(F64, ())]
+        self._emit(
+            node.name, "torch.number", (source,), (node.name,), {"tensors": ("self",)}, kinds,
+            Sources.of(f"the number {symbol}"),
+        )  # fmt: skip
+        self.sizes.items[symbol] = node.name
 
     # -- nodes ----------------------------------------------------------------------------------
 
@@ -350,7 +369,7 @@ class _Trace:
         for node in graph.nodes:
             node.name = next(names) if node.op == "placeholder" else f"{prefix}.{node.name}"
         inner = _Trace(graph, {}, self.sizes)
-        inner.late = dict(self.late)
+        inner.late, inner.bound = dict(self.late), set(self.bound)
         arguments = next(iter(reversed(graph.nodes))).args[0]
         arguments = arguments if isinstance(arguments, (list, tuple)) else [arguments]
         model, _ = inner.model(arguments, [""] * len(arguments), prefix)

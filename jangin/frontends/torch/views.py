@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any
 
 import torch
@@ -33,8 +33,9 @@ class Views:
     make: Callable[..., list[Any]]
 
 
-def part_views(module: GraphModule) -> Views | None:
-    """Change a module's graph so that it returns only tensors in new memory, in row-major order.
+def part_views(module: GraphModule, last: Container[Node] = ()) -> Views | None:
+    """Change a module's graph so that it returns only tensors in new memory, in row-major order. The results
+    `last`, which nobody looks at, lie channels-last if no other result is a view of them.
 
     Return the function that makes the original results from them, or None if the results are the same. Raises
     CompileError that names a result with gaps in its memory."""
@@ -44,7 +45,11 @@ def part_views(module: GraphModule) -> Views | None:
     results = end.args[0]
     leaves, inner = _sources(graph, [n for n in results if isinstance(n, Node)])
     bases = [n for n in leaves if n.op == "call_function"]
-    orders = {n: _order(n.meta["val"]) for n in bases}
+    orders = {n: order_of(n.meta["val"]) for n in bases}
+    read = {n for node in inner for n in node.all_input_nodes}
+    for node in bases:
+        if node in last and node not in read:
+            orders[node] = [0, *range(2, node.meta["val"].dim()), 1]
     for node, order in orders.items():
         if order is None:
             raise CompileError(f"'{node.name}' gives a tensor with gaps in memory, which can't be compiled")
@@ -126,10 +131,10 @@ def _is_whole(node: Node) -> bool:
     if not isinstance(value, Tensor):
         return False
     filled = known(value.untyped_storage().nbytes() == value.numel() * value.element_size())
-    return filled and known(value.storage_offset() == 0) and _order(value) is not None
+    return filled and known(value.storage_offset() == 0) and order_of(value) is not None
 
 
-def _order(tensor: Tensor) -> list[int] | None:
+def order_of(tensor: Tensor) -> list[int] | None:
     """Return the order of a tensor's axes in memory, from the outermost to the innermost, or None if there
     are gaps between its elements."""
     axes = list(range(tensor.dim()))

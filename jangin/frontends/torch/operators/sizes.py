@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from jangin.frontends.registry import Table
 from jangin.frontends.torch.operators.common import Number, Result, size
-from jangin.ir.dtype import I64
+from jangin.ir.dtype import F64, I64
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
 
@@ -24,4 +24,9 @@ def _item(b: Builder, out: Result, self: Tensor) -> Tensor:
     return b.reshape(b.sizes(sizes), ())
 
 
-SIZES = Table({"torch.sizes": _sizes, "torch.size": _size, "torch.item": _item})
+def _number(b: Builder, out: Result, self: Tensor) -> Tensor:
+    """Return a fraction that the run computes and that other operators take as a number."""
+    return b.reshape(b.cast(self, F64), ())
+
+
+SIZES = Table({"torch.sizes": _sizes, "torch.size": _size, "torch.item": _item, "torch.number": _number})
