@@ -59,8 +59,8 @@ def online(func: Func, sums: Sequence[str], scores: Sequence[str]) -> Func:
     are divided in the end. The order of operations changes.
 
     New loops over threads down, across and their rows are called begin, power, end and norm, followed by
-    _down, _across and _row. The loops that scale sums have the names of those that begin the sums, followed
-    by an r.
+    _down, _across and _row. The loop that stores a row's exponentials is called power_stored. The loops that
+    scale sums have the names of those that begin the sums, followed by an r.
     """
     rows, at, terms = (find(func, n) for n in sums)
     soft, score_loops = _softmax(func), [find(func, n) for n in scores]
@@ -315,19 +315,20 @@ class _Online:
         most, total, one = self._accumulator(self.peak), self._accumulator(self.total), (const(0),)
         dtype, shift = self.zero.dtype, Var("power_shift", self.zero.dtype)
         thread, last = Var("power_thread"), self.loops[-1]
-        own = Var("power_column")
+        own, stored, scores = Var("power_column"), Var("power_stored"), self.tile.scores.acc
 
         def make(at: tuple[Expr, ...], row: Expr) -> Stmt:
-            new = {p.var: v for p, v in zip(self.loops, (*at, own), strict=True)}
+            new = {p.var: v for p, v in zip(self.loops, (*at, stored), strict=True)}
             column = substitute(self.tile.stored[1], new)
-            power = call("exp", Load(self.tile.scores.acc, (*at, own)) - shift)
+            power = call("exp", Load(scores, (*at, own)) - shift)
             gain = call("exp", Load(self.peak, at) - shift)
             peak, value = Load(most, one), Var("power_value", dtype)
             greater = Store(most, one, maximum(peak, Load(self.top, (row, thread))))
-            add = block(Store(self.powers, (row, column), value), Store(total, one, Load(total, one) + value))
+            add = block(Store(scores, (*at, own), value), Store(total, one, Load(total, one) + value))
             parts = block(
                 Store(total, one, self.zero),
                 For(own, last.extent, Let(value, power, add), "unroll"),
+                For(stored, last.extent, Store(self.powers, (row, column), Load(scores, (*at, stored)))),
                 Store(self.gain, at, gain),
                 Store(self.total, at, Load(self.total, at) * Load(self.gain, at) + Load(total, one)),
                 Store(self.peak, at, peak),

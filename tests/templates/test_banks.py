@@ -1,5 +1,4 @@
-"""Kernels for work-groups access shared memory with bank conflicts of at most two ways, except for
-attention."""
+"""Kernels for work-groups access shared memory with bank conflicts of at most two ways."""
 
 from __future__ import annotations
 
@@ -17,9 +16,6 @@ from .test_gpu import KERNELS, asked
 
 TARGET = CUDA["cuda:sm_80"]
 WAYS = 2
-POWERS = 4
-"""The most ways of attention's powers. Four rows store four columns at once, which lie in eight banks,
-whatever stands between the rows. Each power is stored once for all columns of the values."""
 LARGE = {
     "product": workload(matmul((512, 512), (512, 512)), target=TARGET),
     "transposed": workload(matmul((2, 256, 256), (2, 256, 256), transposed=True), target=TARGET),
@@ -33,8 +29,6 @@ LARGE = {
     "attention-64": workload(attention(2, 128, 128, 64, 64), target=TARGET),
     "attention-128": workload(attention(2, 128, 256, 128, 128), target=TARGET),
 }
-SMALL = [name for name in KERNELS if not name.startswith("attention")]
-"""Heads of fewer than eight elements are left out, because they don't pay."""
 
 
 def worst(wanted: Workload, count: int) -> dict[str, float]:
@@ -51,11 +45,18 @@ def worst(wanted: Workload, count: int) -> dict[str, float]:
 @pytest.mark.parametrize("name", LARGE)
 def test_large_kernels(name: str) -> None:
     for buffer, ways in worst(LARGE[name], 3).items():
-        assert ways <= (POWERS if buffer.endswith(".powers") else WAYS), (buffer, ways)
+        assert ways <= WAYS, (buffer, ways)
+
+
+@pytest.mark.parametrize("size", [2, 5, 17, 36, 80])
+def test_heads_of_any_size(size: int) -> None:
+    """Neighbours of a row are stored in columns, also if eight of them don't divide it."""
+    found = worst(workload(attention(2, 64, 64, size, size), target=TARGET), 2)
+    assert {"queries", "keys"} <= found.keys() and max(found.values()) <= WAYS, found
 
 
 def test_small_kernels() -> None:
-    for name in SMALL:
+    for name in KERNELS:
         for buffer, ways in worst(asked(name, TARGET), 1).items():
             assert ways <= WAYS, (name, buffer, ways)
 

@@ -31,9 +31,9 @@ TILES = (
 """Tiles of scores to try: threads down and across, then rows and columns of each thread."""
 ACROSS = 8
 """Most columns of the values that a thread sums. Each takes a register for each row of the tile."""
-ROOM = 1
-"""Elements of padding after each row of a tile of scores, so that a column's elements lie in different
-banks."""
+ROOM = 4
+"""Elements of padding after each row of a tile of scores. Rows then begin in different banks, and at
+multiples of the widest access."""
 TOPS = 2
 """Elements of padding after each row's greatest scores, likewise."""
 RUN = 8
@@ -178,10 +178,8 @@ class _Tiler:
 
     def _rows_run(self, panel: str, tile: Sequence[str]) -> Sequence[str]:
         """Return the loops of a panel's copy in order: `RUN` neighbours of each row at a time. The elements
-        of a warp are stored in columns, and lie in different banks then."""
-        if self.found.cpu.inner % RUN:
-            return [*tile, self.inner]
-        self.rec.do("split", f"{panel}_{self.inner}", RUN)
+        of a warp are stored in columns, and at most two lie in one bank."""
+        self.rec.do("split", f"{panel}_{self.inner}", power_of_two(self.found.cpu.inner, RUN))
         return [f"{self.inner}o", *tile, f"{self.inner}i"]
 
     def _threads(self, own: Sequence[str], lanes: Sequence[str]) -> None:
@@ -197,6 +195,7 @@ class _Tiler:
         for name in ("begin", "power", "end", "norm"):
             self._bind(f"{name}_down", f"{name}_across")
             do("unroll", f"{name}_row")
+        do("vectorize", "power_stored")
 
     def _bind(self, down: str, across: str) -> None:
         self.rec.do("fuse", down, across, f"{down}x")
