@@ -87,7 +87,8 @@ def test_multiply_adds_fill_the_hottest_loop(target: str, tmp_path: Path) -> Non
         least = OF_WINDOWS if name == "window" else LEAST
         assert loop["FFMA"] >= least * loop.total(), (name, made.label, loop)
         # NVRTC loads one word again in a window's loop, instead of keeping it
-        assert loop["LDS"] <= 1 < loop["LDS.128"], (name, "shared memory is read word by word", loop)
+        words = name == "window"
+        assert loop["LDS"] <= words < loop["LDS.128"], (name, "shared memory is read word by word", loop)
 
 
 MATRICES = 0.50
@@ -125,18 +126,26 @@ def check_loop(
 def check_copies(loop: Counter[str]) -> None:
     """Check that matrices are loaded by their instruction, and panels copied 16 bytes at a time."""
     assert of_kind(loop, "LDS") == 0 < of_kind(loop, "LDSM"), loop
-    beside = sum(n for name, n in loop.items() if name.startswith("LDGSTS"))
-    assert beside == sum(n for name, n in loop.items() if name.startswith("LDGSTS.E.BYPASS.128"))
-    assert loop["STS.128"] == of_kind(loop, "STS") == loop["LDG.E.128"] == of_kind(loop, "LDG"), loop
-    assert beside + loop["LDG.E.128"] > 0, loop
+    beside, fetched = (sum(loop[n] for n in loop if n.startswith(wide)) for wide in WIDE)
+    assert (beside, fetched, fetched) == tuple(of_kind(loop, n) for n in ("LDGSTS", "LDG", "STS")), loop
+    assert loop["STS.128"] == fetched and beside + fetched > 0, loop
 
 
-PARTS, ODD = 0.30, 0.15
-"""The same share for 192 columns, which fill three tiles of 64 but not two of 128, and if panels aren't parts
-of a tap. In windows of 7 x 7 over 8 channels each load is another tap's."""
-TF32, BOTH = 0.40, 0.28
-"""The same share for tf32. Each number takes three instructions to be rounded when it is copied: those of the
-left operand, or of both. Constant weights are rounded before."""
+WIDE = "LDGSTS.E.BYPASS.128", "LDG.E.128"
+"""The names of copies of 16 bytes. Loads of memory that nobody writes have a longer one."""
+
+
+FEW = 0.36
+"""The same share in windows of 7 x 7 over 8 channels. Each load there is another tap's, with its own row and
+column of the image."""
+TF32, NARROW, BOTH = 0.50, 0.40, 0.36
+"""The same share for tf32. Each number takes three instructions to be rounded when it is copied, as NVIDIA's
+own conversion does: those of the left operand, or of both. Constant weights are rounded before. The last two
+are for tiles of 128 columns, where four products share a rounded number instead of eight, and for two
+operands. There the roundings are as many as the products."""
+WINDOW = 0.31
+"""The same share for tf32 in a window. Panels have 16 terms, so half as many products share the tests for the
+image's border."""
 
 
 @pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])
@@ -147,8 +156,8 @@ def test_convolutions_fill_the_hottest_loop_with_matrices(target: str, tmp_path:
         ("pointwise", small_conv(DOT1BF, (14, 14), 1024, 256, 1, batch=64), MATRICES),
         ("padded", small_conv(DOT1BF, (28, 28), 128, 128, 3, batch=64), MATRICES),
         ("strided", small_conv(DOT1H, (56, 56), 128, 128, 3, 2, batch=64), MATRICES),
-        ("odd", small_conv(DOT1H, (28, 28), 96, 192, 3, batch=64), PARTS),
-        ("first", small_conv(DOT1BF, (224, 224), 8, 64, 7, 2, batch=64), ODD),
+        ("96 channels", small_conv(DOT1H, (28, 28), 96, 192, 3, batch=64), MATRICES),
+        ("first", small_conv(DOT1BF, (224, 224), 8, 64, 7, 2, batch=64), FEW),
     ):
         made = choose(workload(built, constants=["w"], target=on), templates=TEMPLATES)
         check_loop(name, made, on, tmp_path, least)
@@ -172,8 +181,8 @@ def test_products_of_tf32_are_rounded_when_they_are_copied(target: str, tmp_path
     for name, built, constants, least, rounded in (
         ("weights", small_matmul(DOT1T, 4096, 4096, 4096), ["w"], TF32, 1),
         ("both", small_matmul(DOT1T, 4096, 4096, 4096, transposed=True), [], BOTH, 2),
-        ("pointwise", small_conv(DOT1T, (14, 14), 1024, 256, 1, batch=64), ["w"], TF32, 1),
-        ("padded", small_conv(DOT1T, (28, 28), 128, 128, 3, batch=64), ["w"], BOTH, 1),
+        ("pointwise", small_conv(DOT1T, (14, 14), 1024, 256, 1, batch=64), ["w"], NARROW, 1),
+        ("padded", small_conv(DOT1T, (28, 28), 128, 128, 3, batch=64), ["w"], WINDOW, 1),
     ):
         made = choose(workload(built, constants=constants, target=on), templates=TEMPLATES)
         loop = check_loop(name, made, on, tmp_path, least)

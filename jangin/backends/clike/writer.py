@@ -447,11 +447,12 @@ class ClikeWriter(Writer):
 
     def _short(self, first: Value, end: Value) -> bool:
         """Return whether a loop's counter can be an i32, on machines where an i64 takes two registers. Both
-        ends must be constants, or those of the launch's tasks."""
-        if self.dialect.groups is not None or self.target.machine.index_bits >= I64.bits:
+        ends must be constants, or those of a processor's tasks."""
+        if self.target.machine.index_bits >= I64.bits:
             return False
         known = all(v.number is not None and 0 <= v.number < 1 << 31 for v in (first, end))
-        return known or (first.ref, end.ref) == (self.lo.ref, self.hi.ref)
+        tasks = self.dialect.groups is None and (first.ref, end.ref) == (self.lo.ref, self.hi.ref)
+        return known or tasks
 
     def when(self, cond: Value, then: Callable[[], None], other: Callable[[], None] | None = None) -> None:
         self.lines.append(f"  if ({cond.ref}) {{")

@@ -184,6 +184,8 @@ class Expressions:
                 mask = self._lane_compare(e)
                 if mask is not None:
                     return mask
+            elif e.op in COMPARE and self._words(e):
+                return self.w.compare(e.op, *(self.math.convert(I32, self.value(n)) for n in (e.a, e.b)))
             if e.op in _QUOTIENTS and self._plain_quotient(e):
                 x, y = self.w.unify(self.value(e.a), self.value(e.b))
                 op = _QUOTIENTS[e.op]
@@ -262,6 +264,13 @@ class Expressions:
                 x = self._expand(by, self.value(factor.args[0]))
                 return self.math.binary("div", self.value(other), x)
         return None
+
+    def _words(self, e: Binary) -> bool:
+        """Return whether a group's work-items compare two indices as i32, of which each takes one
+        register."""
+        target = self.w.target
+        narrow = bool(target.groups) and target.machine.index_bits < I64.bits
+        return narrow and self.ix.signed_word(e.a) and self.ix.signed_word(e.b)
 
     def _plain_quotient(self, e: Binary) -> bool:
         """Return whether unsigned division is right: dividend >= 0, divisor > 0."""

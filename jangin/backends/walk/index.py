@@ -270,6 +270,14 @@ class Indexer:
             self._facts[key] = high is not None and high < 1 << 32
         return bool(self._facts[key])
 
+    def signed_word(self, e: Expr) -> bool:
+        """Return whether an i32 holds a value."""
+        key = ("signed_word", e)
+        if key not in self._facts:
+            low, high = interval(e, self.ranges)
+            self._facts[key] = low is not None and high is not None and low >= -(1 << 31) and high < 1 << 31
+        return bool(self._facts[key])
+
     def inside(self, access: Load) -> bool:
         """Return whether every subscript is known to lie in the buffer's shape."""
         key = ("inside", access.buffer.shape, access.index)

@@ -254,11 +254,12 @@ class Kernel:
         read it only after a barrier, which waits for it. Return False, with nothing written, for any other
         store."""
         source, whole = _copied(s)
-        if not (self._in_thread and self._stages) or source is None or self.ix.varies(whole):
+        if not (self._in_thread and self._stages) or source is None:
             return False
         if source.dtype is not s.buffer.dtype or self.ix.lanes * source.dtype.bytes != COPIED:
             return False
-        return self.memory.copy_apart(s.buffer, s.index, source, self.x.condition(whole))
+        agreed = self.x.condition(whole)
+        return agreed.lanes == 1 and self.memory.copy_apart(s.buffer, s.index, source, agreed)
 
     def _reduce(self, s: Store) -> None:
         """Write `place = op(place, value of each lane)`: the values of all lanes are combined with one
@@ -417,8 +418,8 @@ def _copied(s: Store) -> tuple[Load | None, Expr]:
     stores 0. The load is None for any other store."""
     source: Expr = s.value
     whole: Expr = const(True, BOOL)
-    if isinstance(source, Select) and is_const(source.b, 0):
-        whole, source = source.cond, source.a
+    while isinstance(source, Select) and is_const(source.b, 0):
+        whole, source = land(whole, source.cond), source.a
     copies = s.buffer.memory == "shared" and isinstance(source, Load) and source.buffer.memory == "global"
     return (source if copies and isinstance(source, Load) else None), whole
 

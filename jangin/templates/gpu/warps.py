@@ -23,9 +23,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jangin.ir import te
-from jangin.ir.expr import Load, Var, const, product_of
+from jangin.ir.expr import Const, Load, Var, const, product_of
 from jangin.ir.fragments import HALF, WARP
 from jangin.ir.products import Product
+from jangin.ir.simplify import simplify
 from jangin.schedule.primitives import find
 from jangin.targets.cuda import BEGUN
 from jangin.templates.common import fuse_all, stride
@@ -45,8 +46,8 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 TILES = (
-    (2, 2, 4, 8), (2, 4, 4, 4), (2, 2, 4, 4), (2, 2, 2, 4), (1, 4, 4, 2), (1, 4, 2, 4),
-    (1, 4, 2, 2), (1, 4, 1, 4), (1, 4, 1, 2),
+    (2, 2, 4, 8), (2, 4, 4, 8), (2, 4, 4, 6), (2, 4, 4, 4), (2, 2, 4, 4), (2, 2, 2, 4),
+    (1, 4, 4, 2), (1, 4, 2, 4), (1, 4, 2, 2), (1, 4, 1, 4), (1, 4, 1, 2),
 )  # fmt: skip
 """Tiles to try: warps down and across a group's tile, then matrices down and across of each warp."""
 DEPTHS, MOST_DEPTH = (128, 64), 192
@@ -319,7 +320,10 @@ class _Tiler:
         self, name: str, load: Load, lines: Sequence[str], terms: Sequence[str], at: str, lines_run: bool
     ) -> None:
         """Copy a panel to shared memory, along the axis that is contiguous in memory. Room behind its rows
-        keeps eight of them in different memory banks."""
+        keeps eight of them in different memory banks.
+
+        Each warp copies neighbouring rows. Its copies then lie so near that most need no own address: a copy
+        beside work reaches 2 KiB to either side of one."""
         do = self.rec.do
         outer, inner = (terms, lines) if lines_run else (lines, terms)
         do("pack", at, load.buffer.name, [*outer, *inner], name, "shared")
@@ -328,10 +332,15 @@ class _Tiler:
             do("split", loops[-1], self.lanes)
             loops = [*loops[:-1], f"{loops[-1]}o", f"{loops[-1]}i"]
         element = fuse_all(self.rec, loops[:-1], f"{name}_e")
-        do("split", element, self.threads)
-        do("reorder", [f"{element}i", f"{element}o", loops[-1]])
-        do("bind_thread", f"{element}i")
-        do("unroll", f"{element}o")
+        count = simplify(find(self.rec.func, element).extent)
+        assert isinstance(count, Const)
+        each = int(count.value) // self.threads
+        do("split", element, each * WARP)
+        do("split", f"{element}i", WARP)
+        do("reorder", [f"{element}o", f"{element}ii", f"{element}io", loops[-1]])
+        do("fuse", f"{element}o", f"{element}ii", f"{element}x")
+        do("bind_thread", f"{element}x")
+        do("unroll", f"{element}io")
         do("vectorize", loops[-1])
         do("join_axes", name, len(inner), len(outer))
         do("join_axes", name, len(outer))
