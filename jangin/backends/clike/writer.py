@@ -434,25 +434,29 @@ class ClikeWriter(Writer):
 
     def loop(self, first: Value, end: Value, body: Callable[[Value], None], *, entered: bool) -> None:
         i, at, before = self.fresh("n"), len(self.lines), self._multiplied
-        if self.dialect.loop:
-            self.lines.append(self.dialect.loop)
-        kind = "i32" if self._short(first, end) else "i64"
-        ends = [v.ref if v.number is None or kind == "i64" else str(v.number) for v in (first, end)]
-        self.lines.append(f"  for ({kind} {i} = {ends[0]}; {i} < {ends[1]}; ++{i}) {{")
+        self.lines += [self.dialect.loop, ""] if self.dialect.loop else [""]
+        head = len(self.lines) - 1
         with self.scope():
             body(Value(i, I64))
+        matrices = self._multiplied > before
+        kind = "i32" if self._short(first, end, matrices) else "i64"
+        ends = [v.ref if v.number is None or kind == "i64" else str(v.number) for v in (first, end)]
+        self.lines[head] = f"  for ({kind} {i} = {ends[0]}; {i} < {ends[1]}; ++{i}) {{"
         self.lines.append("  }")
-        if self._multiplied > before:
+        if matrices:
             self.lines.insert(at, ROLLED)
 
-    def _short(self, first: Value, end: Value) -> bool:
+    def _short(self, first: Value, end: Value, matrices: bool) -> bool:
         """Return whether a loop's counter can be an i32, on machines where an i64 takes two registers. Both
-        ends must be constants, or those of a processor's tasks."""
+        ends must be constants, or those of a processor's tasks.
+
+        On a GPU, only loops that multiply matrices count so. NVRTC gives some others more instructions."""
         if self.target.machine.index_bits >= I64.bits:
             return False
         known = all(v.number is not None and 0 <= v.number < 1 << 31 for v in (first, end))
-        tasks = self.dialect.groups is None and (first.ref, end.ref) == (self.lo.ref, self.hi.ref)
-        return known or tasks
+        if self.dialect.groups is not None:
+            return known and matrices
+        return known or (first.ref, end.ref) == (self.lo.ref, self.hi.ref)
 
     def when(self, cond: Value, then: Callable[[], None], other: Callable[[], None] | None = None) -> None:
         self.lines.append(f"  if ({cond.ref}) {{")
