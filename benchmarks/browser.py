@@ -1,12 +1,13 @@
-"""Measure models in headless Chromium, by WebGPU, beside onnxruntime-web.
+"""Measure models in headless Chromium, by WebGPU, beside onnxruntime-web and TensorFlow.js.
 
-    npm install onnxruntime-web --prefix FOLDER
-    python benchmarks/browser.py --ort FOLDER/node_modules/onnxruntime-web/dist [--models minilm] [--keep]
+    npm install onnxruntime-web @tensorflow/tfjs-core @tensorflow/tfjs-backend-webgpu --prefix FOLDER
+    python benchmarks/browser.py --npm FOLDER/node_modules [--peers TensorFlow.js] [--models minilm] [--keep]
 
 Each engine first loads a model in a browser of its own, with an empty profile. `first result` is the time
 from the import of the engine to the end of the first run. `memory` is what the browser's processes then hold,
 and memory that they share counts once. "With WebAssembly" is a package that computes by WebAssembly until its
-shaders are compiled. Then one page loads both engines and runs them in turns.
+shaders are compiled. Then a page loads Jangin and a peer, and runs them in turns. TensorFlow.js runs the
+layers that browser_layers.py makes of a model.
 
 Chromium runs WebGPU on the processor here (SwiftShader), so the figures say nothing of a graphics processor.
 `--keep` writes benchmarks/results/browser.json, in which rows of other models stay.
@@ -26,9 +27,11 @@ import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import browser_layers
 import numpy as np
 from catalogue import BRIEF, CATALOGUE, Model
 from sections import FOLDER, Section, Table
@@ -37,9 +40,12 @@ import jangin
 
 ALL = {**CATALOGUE, **BRIEF}
 MODELS = ("squeezenet1_1", "mobilenetv2", "minilm", "whisper_encoder_3s", "yolov3_tiny")
-ENGINES = ("Jangin", "onnxruntime-web")
-BEGUN = (*ENGINES, "with WebAssembly")
-"""The ways whose first result is timed."""
+OURS, SOON = "Jangin", "with WebAssembly"
+PEERS = {
+    "onnxruntime-web": ("onnxruntime-web", "its WebGPU provider"),
+    "TensorFlow.js": ("@tensorflow/tfjs-backend-webgpu", "its WebGPU backend, with the model's layers"),
+}
+"""The packages of the peers, and what of them runs."""
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--no-first-run",
     "--disable-background-networking", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
@@ -50,6 +56,9 @@ LIMIT = 600
 ARRAYS = {"float32": "Float32Array", "int64": "BigInt64Array", "int32": "Int32Array"}
 PAGE = """<!doctype html><script type="module">
 const say = (what) => fetch("said", { method: "POST", body: JSON.stringify(what) });
+const added = (src) => new Promise((onload, onerror) => {
+  document.head.append(Object.assign(document.createElement("script"), { src, onload, onerror }));
+});
 const engines = {
   async "Jangin"() {
     const { load } = await import("./model.mjs");
@@ -62,8 +71,8 @@ const engines = {
     return async (arrays) => model.run(arrays);
   },
   async "onnxruntime-web"() {
-    const ort = await import("./ort/ort.webgpu.min.mjs");
-    ort.env.wasm.wasmPaths = new URL("ort/", location.href).href;
+    const ort = await import("./npm/onnxruntime-web/dist/ort.webgpu.min.mjs");
+    ort.env.wasm.wasmPaths = new URL("npm/onnxruntime-web/dist/", location.href).href;
     ort.env.wasm.numThreads = 1;
     const session = await ort.InferenceSession.create("model.onnx", { executionProviders: ["webgpu"] });
     const kinds = { Float32Array: "float32", BigInt64Array: "int64", Int32Array: "int32" };
@@ -73,6 +82,14 @@ const engines = {
       const made = await session.run(feeds);
       return session.outputNames.map((name) => made[name].data);
     };
+  },
+  async "TensorFlow.js"() {
+    await added("npm/@tensorflow/tfjs-core/dist/tf-core.min.js");
+    await added("npm/@tensorflow/tfjs-backend-webgpu/dist/tf-backend-webgpu.min.js");
+    if (!await tf.setBackend("webgpu")) throw new Error("TensorFlow.js has no WebGPU here");
+    await tf.ready();
+    const { layers } = await import("./layers.mjs");
+    return layers(tf, asked.inputs);
   },
 };
 let asked;
@@ -160,13 +177,17 @@ def _held(pid: int) -> int:
     return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
 
 
-def packed(model: Model, folder: Path, ort: Path) -> None:
-    """Write a page's files: the model for both engines, and random inputs."""
+def packed(model: Model, folder: Path, npm: Path) -> None:
+    """Write a page's files: the model for all engines, and random inputs."""
     sizes = dict(model.sizes) or None
     folder.mkdir(parents=True, exist_ok=True)
     jangin.emit(model.path, "web", "webgpu+wasm32", sizes, name="model").save(folder, force=True)
     shutil.copy(model.path, folder / "model.onnx")
-    (folder / "ort").symlink_to(ort.resolve())
+    shutil.copy(Path(__file__).with_name("browser_layers.mjs"), folder / "layers.mjs")
+    with tempfile.TemporaryDirectory() as own:
+        plain = browser_layers.folded(model.path, model.sizes, Path(own, "model.onnx"))
+    browser_layers.Layers(plain).save(folder)
+    (folder / "npm").symlink_to(npm.resolve())
     (folder / "index.html").write_text(PAGE)
     random, listed = np.random.default_rng(0), []
     for n, given in enumerate(jangin.compile(model.path, shapes=sizes).inputs):
@@ -185,11 +206,10 @@ def ask(folder: Path, engines: Sequence[str], turns: int) -> dict[str, Any]:
     return browsed(folder)
 
 
-def distance(said: Mapping[str, Any]) -> float:
-    """Return the largest difference of the engines' outputs, as a share of the largest value."""
-    ours, theirs = (said[name]["outputs"] for name in ENGINES)
+def distance(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
+    """Return the largest difference of two engines' outputs, as a share of the largest value."""
     worst = 0.0
-    for a, b in zip(ours, theirs, strict=True):
+    for a, b in zip(ours["outputs"], theirs["outputs"], strict=True):
         x, y = np.array(a), np.array(b)
         worst = max(worst, float(np.abs(x - y).max() / max(np.abs(y).max(), 1e-30)))
     return worst
@@ -198,26 +218,31 @@ def distance(said: Mapping[str, Any]) -> float:
 class Measuring:
     """The measurements of a model, which are kept in a folder. `left` names those that are missing."""
 
-    def __init__(self, model: Model, folder: Path, ort: Path, turns: int) -> None:
+    def __init__(self, model: Model, folder: Path, npm: Path, peers: Sequence[str], turns: int) -> None:
         self.model, self.folder, self.turns = model, folder, turns
         if not (folder / "asked.json").exists():
-            packed(model, folder, ort)
+            packed(model, folder, npm)
         self.path = folder / "said.json"
         self.said: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
-        self.left = [name for name in (*BEGUN, "turns") if name not in self.said]
+        wanted = [OURS, SOON, *peers, *(f"turns with {peer}" for peer in peers)]
+        self.left = [name for name in wanted if name not in self.said]
 
     def measure(self) -> None:
         """Make the next measurement, and keep it."""
         name = self.left.pop(0)
-        found = ask(self.folder, ENGINES, self.turns) if name == "turns" else ask(self.folder, [name], 0)
-        self.said[name] = {**found, "far": distance(found)} if name == "turns" else found
+        before, _, peer = name.partition("turns with ")
+        engines = [OURS, peer] if peer else [before]
+        found = ask(self.folder, engines, self.turns if peer else 0)
+        if peer:
+            found["far"] = distance(found[OURS], found[peer])
+        self.said[name] = found
         self.path.write_text(json.dumps(self.said))
 
-    def row(self) -> list[str]:
-        turns = self.said["turns"]
-        times = [float(np.median(turns[engine]["times"])) for engine in ENGINES]
-        began = [self.said[engine][engine]["first"] / 1e3 for engine in BEGUN]
-        held = [self.said[engine]["memory"] / 1e6 for engine in ENGINES]
+    def row(self, peer: str) -> list[str]:
+        turns = self.said[f"turns with {peer}"]
+        times = [float(np.median(turns[engine]["times"])) for engine in (OURS, peer)]
+        began = [self.said[engine][engine]["first"] / 1e3 for engine in (OURS, peer, SOON)]
+        held = [self.said[engine]["memory"] / 1e6 for engine in (OURS, peer)]
         return [
             self.model.title, *(f"{t:.0f} ms" for t in times), f"{times[1] / times[0]:.2f}×",
             *(f"{t:.1f} s" for t in began[:2]), f"{began[1] / began[0]:.2f}×", f"{began[2]:.1f} s",
@@ -228,7 +253,8 @@ class Measuring:
 def arguments() -> argparse.Namespace:
     kind = argparse.RawTextHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
-    parser.add_argument("--ort", type=Path, required=True, help="the folder `dist` of onnxruntime-web")
+    parser.add_argument("--npm", type=Path, required=True, help="the folder node_modules with the peers")
+    parser.add_argument("--peers", nargs="+", default=[*PEERS], choices=[*PEERS])
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--folder", type=Path, help="keep measurements here, and go on with them")
@@ -239,37 +265,50 @@ def arguments() -> argparse.Namespace:
 
 def main() -> None:
     args = arguments()
-    version = json.loads((args.ort.parent / "package.json").read_text())["version"]
-    columns = [
-        "model", "Jangin", "onnxruntime-web", "", "first result", "theirs", "", "with WebAssembly",
-        "memory", "theirs", "difference",
-    ]  # fmt: skip
-    rows, turns = [], []
+    rows: dict[str, list[list[str]]] = {peer: [] for peer in args.peers}
+    turns = []
     with tempfile.TemporaryDirectory() as own:
         for name in args.models.split(","):
-            found = Measuring(ALL[name], (args.folder or Path(own)) / name, args.ort, args.turns)
+            folder = (args.folder or Path(own)) / name
+            found = Measuring(ALL[name], folder, args.npm, args.peers, args.turns)
             while found.left:
                 found.measure()
                 if args.one:
                     return
-            rows.append(found.row())
-            turns.append(len(found.said["turns"][ENGINES[0]]["times"]))
-            print(" | ".join(rows[-1]), flush=True)
+            for peer in args.peers:
+                rows[peer].append(found.row(peer))
+                turns.append(len(found.said[f"turns with {peer}"][OURS]["times"]))
+                print(" | ".join(rows[peer][-1]), flush=True)
     if args.keep:
+        parts = kept(rows, args.npm, min(turns))
+        Section("In the browser, by WebGPU", parts).save("browser")
+
+
+def kept(rows: Mapping[str, Sequence[list[str]]], npm: Path, turns: int) -> list[str | Table]:
+    """Return the section's parts: a text and a table for each peer. Tables of other peers stay, and so do
+    rows of other models."""
+    path = FOLDER / "browser.json"
+    before = Section.load(path).parts if path.exists() else []
+    old = {t.columns[2]: (told, t) for told, t in pairwise(before) if isinstance(t, Table)}
+    parts: list[str | Table] = []
+    for peer, (package, what) in PEERS.items():
+        if peer not in rows:
+            parts += old.get(peer, ())
+            continue
+        version = json.loads((npm / package / "package.json").read_text())["version"]
         told = (
             "`python benchmarks/browser.py` in headless Chromium on SwiftShader, which runs WebGPU on the "
-            f"processor. The peer is onnxruntime-web {version} (WebGPU provider), in turns in one page "
-            f"(medians of {min(turns)} turns or more):"
+            f"processor. The peer is {peer} {version} ({what}), in turns in one page (medians of {turns} "
+            "turns or more):"
         )
-        Section("In the browser, by WebGPU", [told, Table(columns, merged(rows))]).save("browser")
-
-
-def merged(rows: Sequence[list[str]]) -> list[list[str]]:
-    """Return new rows and those kept before of other models, in the order of `MODELS`."""
-    path = FOLDER / "browser.json"
-    before = [p for p in Section.load(path).parts if isinstance(p, Table)] if path.exists() else []
-    known = {row[0]: row for row in [*(r for table in before for r in table.rows), *rows]}
-    return [known[title] for title in (ALL[name].title for name in MODELS) if title in known]
+        columns = [
+            "model", OURS, peer, "", "first result", "theirs", "", SOON, "memory", "theirs", "difference",
+        ]  # fmt: skip
+        rest = old[peer][1].rows if peer in old else []
+        known = {row[0]: list(row) for row in (*rest, *rows[peer])}
+        titles = [ALL[name].title for name in MODELS]
+        parts += [told, Table(columns, [known[title] for title in titles if title in known])]
+    return parts
 
 
 if __name__ == "__main__":

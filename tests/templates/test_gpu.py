@@ -19,6 +19,7 @@ from jangin.ir.parse import parse_func
 from jangin.ir.verify import verify_func
 from jangin.targets import NAMED, Target
 from jangin.targets.gpu import Gpu
+from jangin.targets.webgpu import WEBGPU
 from jangin.templates.choose import choose, opaque
 from jangin.templates.gpu.table import TEMPLATES
 from jangin.templates.template import Candidate, Workload
@@ -76,6 +77,8 @@ KERNELS: dict[str, tuple[Built, Sequence[str]]] = {
     "turned-padded": (turned_and_padded(20, 13), ()),
     "product": (matmul((13, 9), (9, 11)), ()),
     "weights": (matmul((13, 9), (9, 11)), ("w",)),
+    "one-row": (matmul((1, 12), (12, 131)), ("w",)),
+    "few-rows": (matmul((5, 9), (9, 64)), ("w",)),
     "batches": (matmul((3, 7, 5), (3, 5, 6)), ()),
     "transposed": (matmul((3, 7, 5), (3, 6, 5), transposed=True), ()),
     "symbolic-rows": (matmul((SYMBOL, 7), (7, 8)), ()),
@@ -151,6 +154,15 @@ def test_large_products_use_large_tiles() -> None:
         assert made.template == "contraction"
         tile = made.params["ty"] * made.params["tm"] * made.params["tx"] * made.params["tn"]
         assert (tile <= 32 * 32) if size == 64 else (tile >= 64 * 64)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_neighbours_read_neighbouring_columns_of_few_rows(rows: int) -> None:
+    """A group of WebGPU's target has no more rows than a tile of so few, and no panels to wait for."""
+    wanted = workload(matmul((rows, 512), (512, 1024)), constants=["w"], target=WEBGPU)
+    made = choose(wanted, templates=TEMPLATES)
+    assert made.params["bk"] == 0 and made.params["tx"] * made.params["tn"] >= 64
+    assert rows <= made.params["ty"] * made.params["tm"] < rows + 4
 
 
 def test_large_windows_share_their_loads() -> None:

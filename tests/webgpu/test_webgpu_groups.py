@@ -22,24 +22,27 @@ from jangin.runtime.devices.wgsl import Shader
 from jangin.targets import NAMED
 from jangin.targets.webgpu import WEBGPU
 from jangin.templates.gpu import warps
+from jangin.templates.gpu.contraction import FEW
 from jangin.templates.gpu.table import TEMPLATES
+from jangin.templates.scheduled import Params
 
 ADAPTERS = usable()
 ON = next(n for n in reversed(machine.runnable()) if NAMED.get(n))
 SUBGROUPS = [False, True] if ADAPTERS and "subgroup" in ADAPTERS[0].features else [False]
 """Whether work-items combine values by subgroups."""
-SOME = ("product", "softmax", "sum", "pool", "symbolic")
+SOME = ("product", "one-row", "softmax", "sum", "pool", "symbolic")
 pytestmark = pytest.mark.skipif(not ADAPTERS, reason=NONE)
 
 
 def made(name: str, n: int) -> Iterator[tuple[Func, dict[str, Array], dict[str, int]]]:
-    """Yield a kernel of each template that fits, with its best parameters, and with arguments for size
-    `n`. If a product's best has no panels, one with panels comes before it."""
+    """Yield a kernel of each template that fits, and of each form of products, with its best parameters, and
+    with arguments for size `n`. Products with panels come first."""
     wanted = asked(name, WEBGPU)
     for template in filter(None, (match(wanted) for match in TEMPLATES.values())):
-        best = min(template.space(), key=template.estimate)
-        panels = [p for p in template.space() if p.get("bk") and not best.get("bk")]
-        for params in (*sorted(panels, key=template.estimate)[:1], best):
+        forms: dict[tuple[bool, bool], Params] = {}
+        for params in sorted(template.space(), key=template.estimate):
+            forms.setdefault((not params.get("bk"), params.get("ty") in {f[0] for f in FEW}), params)
+        for _, params in sorted(forms.items(), key=lambda form: form[0][0]):
             scheduled = template.schedule(params)
             sizes = {v.name: n for v in wanted.symbols}
             given = packed(scheduled, random_inputs(KERNELS[name][0][1], sizes, n))

@@ -75,7 +75,7 @@ def basic_pitch() -> Case:
 
 
 LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet",
-         "squeezenet")  # fmt: skip
+         "squeezenet", "vgg19", "zfnet512")  # fmt: skip
 MODELS: dict[str, Callable[[], Case]] = {
     **{name: light(name) for name in LIGHT},
     "efficientnet": efficientnet, "magika": magika, "minilm": minilm, "basic_pitch": basic_pitch,
@@ -87,8 +87,10 @@ def named(exe: Any, feeds: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_model(name: str) -> None:
+def test_a_model(name: str, record_property: Callable[[str, object], None]) -> None:
+    record_property("model", name)
     model, shapes, runs = MODELS[name]()
+    differences = [0.0]
     exe, native = (jangin.compile(model, target, shapes=shapes or None) for target in ("webgpu", None))
     for feeds in runs:
         made, expected = exe.run(named(exe, feeds)), native.run(named(exe, feeds))
@@ -96,4 +98,6 @@ def test_a_model(name: str) -> None:
             scale = float(np.abs(want).max(initial=1e-30))
             worst = float(np.abs(made[output] - want).max()) / scale
             print(f"{name}: {output} differs by {worst:.1e} of the largest value", file=sys.stderr)
+            differences.append(worst)
             assert worst <= CLOSE, (name, output, worst)
+    record_property("difference", f"{max(differences):.0e}")
