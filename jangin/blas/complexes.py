@@ -25,6 +25,10 @@ class Complex(Elements):
 
     is_conjugate: bool = False
 
+    @property
+    def is_plain(self) -> bool:
+        return False
+
     def stored_at(self, row: Expr, term: Expr, turned: bool) -> Number:
         return at(self.buffer, *self.place(row, term, turned)).conjugate(self.is_conjugate)
 
@@ -136,8 +140,8 @@ class Products(Product):
 
     def _blocks(self, pair: Pair, row: Expr, rows: Expr, column: Expr, columns: Expr, is_first: bool) -> Stmt:
         work = super()._blocks(pair, row, rows, column, columns, is_first)
-        first, place, j = row * self.tile.rows // 2, column * self.tile.columns, Var("column_of_c")
-        beyond = first + minimum(rows * self.tile.rows, self.m - row * self.tile.rows) // 2
+        first, place, j = self.start(row) // 2, column * self.tile.columns, Var("column_of_c")
+        beyond = self.start(row + rows) // 2
         across = minimum(columns * self.tile.columns, self.n - place)
         j_th = place + j
         beta = factor(self.k, "beta") if "beta" in self.names.split() else None

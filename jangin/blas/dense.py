@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from jangin.blas.elements import Around, Elements, Panel, alone, tile_of
 from jangin.blas.kernel import Kernel
+from jangin.ir.dtype import BOOL
 from jangin.ir.expr import Buffer, Expr, Load, Var, const, eq, land, maximum, minimum, select
 from jangin.ir.loop import Alloc, For, If, Let, Prefetch, Stmt, Store, block
 from jangin.ir.records import dataclass
@@ -28,6 +29,9 @@ FEW_TASKS = 4
 """The number of tasks by rows below which columns are shared by more tasks."""
 LEAST_ACROSS = 2
 """The least panels of columns of a task that is made for another thread. Each task copies its rows again."""
+FEW_BYTES = 80 << 10
+"""The most bytes of a matrix whose panels are read where they lie. With the other operands it stays near the
+processor, and copying it would take a tenth of a product of the order 64."""
 WORTH = 20_000
 """Multiply-adds of vectors that are worth another thread, about 2.5 us. Waking a thread that still spins
 takes about a microsecond."""
@@ -47,7 +51,12 @@ class Pair:
     @property
     def in_place(self) -> bool:
         """Whether the columns are read where they lie."""
-        return self.columns.kind == "whole" and self.columns.turned
+        return self.columns.is_plain and self.columns.turned
+
+    @property
+    def rows_in_place(self) -> bool:
+        """Whether small matrices of rows are read where they lie."""
+        return self.in_place and self.rows.is_plain and not self.rows.turned
 
     @property
     def triangular(self) -> bool:
@@ -58,7 +67,7 @@ class Pair:
 class Block:
     """A block of the terms of one product, in a task. `begin` and `end` are the terms. `row` and `column` are
     the task's first panels. `factor` is alpha, and `keeps` is the factor of what the result has so far.
-    `first` is whether no block came before."""
+    `first` is whether no block came before. `direct` is whether the rows are read where they lie."""
 
     pair: Pair
     begin: Expr
@@ -68,6 +77,7 @@ class Block:
     factor: Expr
     keeps: Expr
     first: Expr
+    direct: Expr
 
 
 class Product:
@@ -83,15 +93,17 @@ class Product:
         self.k, self.names, self.dtype = k, names, k.dtype
         (self.m, self.n), self.depth = shape, depth
         self.tile = tile_of(k.machine, k.dtype.bytes)
-        self.triangle = triangle
+        self.triangle, self.last = triangle, Var("last_row")
         (written,) = k.routine.written
         self.out = Buffer("out", k.dtype, k.result(written))
         self.copied = Panel(
             Buffer("rows", k.dtype, (const(PANELS), const(TERMS), const(self.tile.rows)), "scratch"),
             self.tile.rows,
+            self.tile.lanes,
         )
         self.columns = Panel(
             Buffer("columns", k.dtype, (const(1), const(TERMS), const(self.tile.columns)), "scratch"),
+            self.tile.columns,
             self.tile.columns,
         )
 
@@ -110,8 +122,8 @@ class Product:
 
     def loops(self, *pairs: Pair) -> For:
         """Return the loop over the tasks of a sum of products."""
-        tile, task = self.tile, Var("task")
-        down, across = ceil(self.m, tile.rows), ceil(self.n, tile.columns)
+        tile, task, down = self.tile, Var("task"), self.down
+        across = ceil(self.n, tile.columns)
         tasks_down = ceil(down, PANELS)
         wide = select(tasks_down < FEW_TASKS, const(FEW_ACROSS), const(ACROSS))
         tasks_across = ceil(across, wide)
@@ -124,8 +136,29 @@ class Product:
         work = block(*(self._blocks(pair, row, rows, column, columns, not n) for n, pair in enumerate(pairs)))
         body = Let(row, task % tasks_down * own_down, Let(column, task // tasks_down * own_across, work))
         body = Let(own_across, ceil(across, maximum(tasks_across, const(1))), body)
-        body = Let(own_down, ceil(down, maximum(tasks_down, const(1))), body)
+        body = Let(own_down, ceil(down, maximum(tasks_down, const(1))), self._with_last(body))
         return For(task, tasks_down * tasks_across, body, "parallel")
+
+    @property
+    def down(self) -> Expr:
+        """The number of panels of rows."""
+        return ceil(self.m, self.tile.rows)
+
+    def _with_last(self, body: Stmt) -> Stmt:
+        """Return a body with the first row of the last panel.
+
+        A panel of one vector takes another one from the panel before: the sums of one vector are too few
+        for the processor's multipliers."""
+        lanes, most = self.tile.lanes, self.tile.vectors
+        vectors, last = ceil(self.m, lanes), (self.down - 1) * self.tile.rows
+        if most > 2:
+            is_alone = land(eq(vectors % most, const(1)), vectors > 1)
+            last = last - select(is_alone, const(lanes), const(0))
+        return Let(self.last, last, body)
+
+    def start(self, number: Expr) -> Expr:
+        """Return the first row of a panel, which is the end of the panel before."""
+        return select(number < self.down, minimum(number * self.tile.rows, self.last), self.m)
 
     def _parts(self, across: Expr) -> Expr:
         """Return the number of tasks that the threads need, which is fewer in a small product."""
@@ -147,14 +180,17 @@ class Product:
         factor, keeps = Var("factor", self.dtype), Var("keeps", self.dtype)
         one, zero = const(1, self.dtype), const(0, self.dtype)
         first = eq(turn, 0) if is_first else eq(turn, -1)
-        b = Block(pair, begin, end, row, column, factor, keeps, first)
+        direct = Var("direct", BOOL)
+        b = Block(pair, begin, end, row, column, factor, keeps, first, direct)
         copies = self._copies(b, p, rows)
+        if pair.rows_in_place:
+            copies = If(direct, block(), copies)
         tiles: Stmt = For(p, rows, self._tile(b, p, q))
         if not pair.in_place:
-            copy = self._copy(pair.columns, self.columns, const(0), column + q, b)
+            copy = self._copy(pair.columns, self.columns, const(0), (column + q) * tile.columns, b)
             tiles = Alloc(self.columns.buffer, block(copy, tiles))
-        first_row, first_column = row * tile.rows, column * tile.columns
-        above, panel = first_row + rows * tile.rows, first_column + q * tile.columns
+        first_row, first_column = self.start(row), column * tile.columns
+        above, panel = self.start(row + rows), first_column + q * tile.columns
         tiles = self._reached(first_row, above, panel, panel + tile.columns, tiles)
         work: Stmt = block(copies, For(q, columns, tiles))
         work = Let(keeps, select(first, self._scalar("beta"), one) if is_first else one, work)
@@ -164,7 +200,15 @@ class Product:
         loop = Let(depth, select(eq(factor, zero), const(0), self.depth), loop)
         beyond = first_column + columns * tile.columns
         loop = self._reached(first_row, above, first_column, beyond, loop)
+        if pair.rows_in_place:
+            loop = Let(direct, self._is_small(pair.rows), loop)
         return Alloc(self.copied.buffer, Let(factor, self._scalar("alpha"), loop))
+
+    def _is_small(self, rows: Elements) -> Expr:
+        """Return whether a matrix of rows has few bytes, no gaps, and no part of a vector."""
+        is_small = self.m * self.depth <= FEW_BYTES // self.dtype.bytes
+        is_dense = land(eq(rows.buffer.shape[1], self.m), eq(self.m % self.tile.lanes, const(0)))
+        return land(is_small, is_dense)
 
     def _reached(self, row: Expr, end: Expr, column: Expr, beyond: Expr, work: Stmt) -> Stmt:
         """Return work that is done if the triangle that is written has an element of these rows and
@@ -181,14 +225,14 @@ class Product:
         """Return the copy of a block of a task's panels of rows. All panels take some terms before the next
         ones, so that memory is read in long pieces. A triangle's panels have different terms."""
         if b.pair.rows.kind == "triangular":
-            return For(p, rows, self._copy(b.pair.rows, self.copied, p, b.row + p, b))
-        return self._copy(b.pair.rows, self.copied, p, b.row + p, b, lambda part: For(p, rows, part))
+            return For(p, rows, self._copy(b.pair.rows, self.copied, p, self.start(b.row + p), b))
+        first = self.start(b.row + p)
+        return self._copy(b.pair.rows, self.copied, p, first, b, lambda part: For(p, rows, part))
 
     def _copy(
-        self, of: Elements, panel: Panel, at: Expr, number: Expr, b: Block, around: Around = alone
+        self, of: Elements, panel: Panel, at: Expr, first: Expr, b: Block, around: Around = alone
     ) -> Stmt:
-        """Return the copy of a block of the panel with this number."""
-        first = number * panel.rows
+        """Return the copy of a block of the panel whose first row is given."""
         low, high = of.terms(first, panel.rows, b.end)
         start = maximum(b.begin, low)
         return of.copied(
@@ -204,13 +248,20 @@ class Product:
 
     def _tile(self, b: Block, p: Expr, q: Expr) -> Stmt:
         """Return the work of the tile of two panels of the task. A tile at the end has fewer vectors."""
-        tile, i, j = self.tile, Var("i"), Var("j")
+        tile, i, j, end = self.tile, Var("i"), Var("j"), Var("row_end")
         start, stop = Var("start"), Var("stop")
-        chosen: Stmt | None = None
-        for vectors in range(tile.vectors, 0, -1):
-            part = _Sums(self, b, p, i, j, start, stop, vectors).all()
-            chosen = part if chosen is None else If(self.m - i <= vectors * tile.lanes, part, chosen)
-        assert chosen is not None
+
+        def all_vectors(is_copied: bool) -> Stmt:
+            chosen: Stmt | None = None
+            for vectors in range(tile.vectors, 0, -1):
+                part = _Sums(self, b, p, i, j, start, stop, vectors, is_copied).all()
+                chosen = part if chosen is None else If(end - i <= vectors * tile.lanes, part, chosen)
+            assert chosen is not None
+            return chosen
+
+        chosen = all_vectors(is_copied=True)
+        if b.pair.rows_in_place:
+            chosen = If(b.direct, all_vectors(is_copied=False), chosen)
         if b.pair.triangular:
             chosen = If(stop > start, chosen, If(b.first, chosen))
         of_rows = b.pair.rows.terms(i, tile.rows, b.end)
@@ -218,17 +269,28 @@ class Product:
         first, last = maximum(of_rows[0], of_columns[0]), minimum(of_rows[1], of_columns[1])
         chosen = Let(start, maximum(b.begin, first), Let(stop, minimum(b.end, last), chosen))
         chosen = self._reached(i, i + tile.rows, j, j + tile.columns, chosen)
-        return Let(i, (b.row + p) * tile.rows, Let(j, (b.column + q) * tile.columns, chosen))
+        chosen = Let(end, self.start(b.row + p + 1), Let(j, (b.column + q) * tile.columns, chosen))
+        return Let(i, self.start(b.row + p), chosen)
 
 
 class _Sums:
     """The sums of a tile of `vectors` vectors of rows from row `i` on, and its columns from column `j` on."""
 
     def __init__(
-        self, product: Product, b: Block, panel: Expr, i: Expr, j: Expr, start: Expr, stop: Expr, vectors: int
+        self,
+        product: Product,
+        b: Block,
+        panel: Expr,
+        i: Expr,
+        j: Expr,
+        start: Expr,
+        stop: Expr,
+        vectors: int,
+        is_copied: bool,
     ) -> None:
         self.of, self.block, self.tile = product, b, product.tile
         self.panel, self.i, self.j, self.start, self.stop = panel, i, j, start, stop
+        self.is_copied = is_copied
         self.vectors, self.c, self.v, self.lane = vectors, Var("c"), Var("v"), Var("lane")
         self.cell = self.c, self.v, self.lane
         self.column, self.row = j + self.c, i + self.v * self.tile.lanes + self.lane
@@ -256,7 +318,10 @@ class _Sums:
 
     def _added(self, term: Expr) -> Stmt:
         place = self.panel, term - self.block.begin, self.v * self.tile.lanes + self.lane
-        product = Load(self.of.copied.buffer, place) * self._column(term)
+        row = (
+            Load(self.of.copied.buffer, place) if self.is_copied else self.block.pair.rows.at(self.row, term)
+        )
+        product = row * self._column(term)
         return Store(self.sums, self.cell, Load(self.sums, self.cell) + product)
 
     def _column(self, term: Expr) -> Expr:

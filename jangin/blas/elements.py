@@ -56,10 +56,11 @@ def tile_of(machine: Machine, size: int) -> Tile:
 
 @dataclass(frozen=True)
 class Panel:
-    """Memory for panels of so many rows."""
+    """Memory for panels of so many rows, `lanes` of which fill a vector."""
 
     buffer: Buffer
     rows: int
+    lanes: int
 
     @property
     def square(self) -> int:
@@ -84,6 +85,11 @@ class Elements:
     kind: str = "whole"
     lower: bool = False
     unit: bool = False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the elements are the stored ones, so that they can be read where they lie."""
+        return self.kind == "whole"
 
     def at(self, row: Expr, term: Expr) -> Expr:
         """Return an element that is stored."""
@@ -141,7 +147,7 @@ class Elements:
         def within(own: Expr, term: Expr) -> tuple[Expr, ...]:
             return place(row + own, term)
 
-        crossed = self._beside(Panel(panel.buffer, size), within, first + row, start)
+        crossed = self._beside(Panel(panel.buffer, size, size), within, first + row, start)
         crossing: Stmt = For(part, const(panel.rows // size), crossed)
         return self._beside(panel, place, first, start, crossing)
 
@@ -173,14 +179,31 @@ class Elements:
     def _straight(self, turned: bool, panel: Panel, place: Place, first: Expr, start: Expr) -> Stmt:
         if turned:
             return block(*self._transposed(panel, place, first, start))
-        row, rows = Var("cl"), const(panel.rows)
-        stores = [
-            Store(panel.buffer, place(row, start + t), Load(self.buffer, (start + t, first + row)))
-            for t in range(panel.square)
-        ]
-        lines = block(*(For(row, rows, s, "vector") for s in stores))
-        masked = block(*(For(row, rows, If(first + row < self.rows, s), "vector") for s in stores))
-        return If(first + panel.rows <= self.rows, lines, masked)
+
+        def lines(begin: int, rows: int, is_last: bool = False) -> Stmt:
+            return self._lines(panel, place, first, start, begin, rows, is_last)
+
+        lanes, parts = panel.lanes, []
+        for begin in range(0, panel.rows, lanes):
+            last = If(first + begin < self.rows, lines(begin, lanes, is_last=True))
+            is_whole = first + begin + lanes <= self.rows
+            parts.append(last if lanes == panel.rows else If(is_whole, lines(begin, lanes), last))
+        return If(first + panel.rows <= self.rows, lines(0, panel.rows), block(*parts))
+
+    def _lines(
+        self, panel: Panel, place: Place, first: Expr, start: Expr, begin: int, rows: int, is_last: bool
+    ) -> Stmt:
+        """Return a copy of some rows of a panel from row `begin` on, for a few terms. Rows that are the last
+        ones of the operand are copied by masks."""
+        lane, copies = Var("cl"), []
+        row = begin + lane
+        for t in range(panel.square):
+            copy: Stmt = Store(
+                panel.buffer, place(row, start + t), Load(self.buffer, (start + t, first + row))
+            )
+            copy = If(first + row < self.rows, copy) if is_last else copy
+            copies.append(For(lane, const(rows), copy, "vector"))
+        return block(*copies)
 
     def _transposed(self, panel: Panel, place: Place, first: Expr, start: Expr) -> Iterator[Stmt]:
         """Yield copies of squares of elements, which are transposed in registers."""

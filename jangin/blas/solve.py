@@ -39,7 +39,8 @@ class _Solution:
         self.out = Buffer("out", k.dtype, k.result("b"))
         self.b = Elements(self.out, self.lines, not right)
         width = self.tile.rows
-        self.panel = Panel(Buffer("panel", k.dtype, (self.order, const(width)), "scratch"), width)
+        panel = Buffer("panel", k.dtype, (self.order, const(width)), "scratch")
+        self.panel = Panel(panel, width, self.tile.lanes)
         self.alpha, self.lane, self.line = Load(Buffer("x0", k.dtype, ()), ()), Var("lane"), Var("line")
 
     def result(self) -> Tensor:
