@@ -8,11 +8,10 @@ alternative. A warning names each option that Jangin can't honour, once. `instal
 from __future__ import annotations
 
 from jangin.onnxruntime import capi
+from jangin.onnxruntime.adapters import AdapterFormat, LoraAdapter
 from jangin.onnxruntime.binding import IOBinding, SessionIOBinding
 from jangin.onnxruntime.capi import onnxruntime_validation
 from jangin.onnxruntime.compiler import (
-    AdapterFormat,
-    LoraAdapter,
     ModelCompiler,
     OrtEpAssignedNode,
     OrtEpAssignedSubgraph,
@@ -67,7 +66,8 @@ from jangin.onnxruntime.process import (
 )
 from jangin.onnxruntime.providers import get_all_providers, get_available_providers
 from jangin.onnxruntime.session import InferenceSession, ModelMetadata, NodeArg
-from jangin.onnxruntime.values import OrtValue, SparseTensor, copy_tensors
+from jangin.onnxruntime.sparse import SparseTensor
+from jangin.onnxruntime.values import OrtValue, copy_tensors
 
 __version__ = version = VERSION
 __author__ = "Jangin"

@@ -1,12 +1,12 @@
-"""ONNX Runtime's `ModelCompiler`, its adapters of LoRA, and its nodes compiled by a provider. On the CPU no
-provider compiles a part of an ONNX file, so models are written unchanged and adapters are refused."""
+"""ONNX Runtime's `ModelCompiler`, and its nodes compiled by a provider. On the CPU no provider compiles a
+part of an ONNX file, so models are written unchanged."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from jangin.files import write_whole
 from jangin.ir.records import dataclass
@@ -78,54 +78,6 @@ class ModelCompiler:
 
     def clear_ep_context_data_write_func(self) -> None:
         """Does nothing, because no provider compiles anything."""
-
-
-def _no_adapters() -> NoReturn:
-    raise NotImplemented.said(
-        "adapters (LoRA) can't be applied to a compiled model: merge them into its weights, and compile that"
-    )
-
-
-class LoraAdapter:
-    """Adapters are refused when they are loaded, because a compiled model's weights are fixed."""
-
-    def Load(self, path: str) -> None:
-        _no_adapters()
-
-
-class AdapterFormat:
-    """Files of adapters are refused, because only ONNX Runtime uses them."""
-
-    def __init__(self, adapter: Any = None) -> None:
-        _no_adapters()
-
-    @staticmethod
-    def read_adapter(file_path: str | os.PathLike[str]) -> AdapterFormat:
-        _no_adapters()
-
-    def export_adapter(self, file_path: str | os.PathLike[str]) -> None:
-        _no_adapters()
-
-    def get_format_version(self) -> int:
-        _no_adapters()
-
-    def set_adapter_version(self, adapter_version: int) -> None:
-        _no_adapters()
-
-    def get_adapter_version(self) -> int:
-        _no_adapters()
-
-    def set_model_version(self, model_version: int) -> None:
-        _no_adapters()
-
-    def get_model_version(self) -> int:
-        _no_adapters()
-
-    def set_parameters(self, params: dict[str, Any]) -> None:
-        _no_adapters()
-
-    def get_parameters(self) -> dict[str, Any]:
-        _no_adapters()
 
 
 @dataclass(frozen=True)

@@ -223,6 +223,7 @@ class RunOptions(_Named, _Configured):
     only_execute_path_to_fetches: bool = False
     terminate: bool = False
     config: dict[str, str] = field(default_factory=dict)
+    adapters: list[Any] = field(default_factory=list)
 
     def add_run_config_entry(self, name: str, value: str) -> None:
         """Set an entry of a run's configuration. Raises ValueError for an unknown key that is similar to one
@@ -232,9 +233,10 @@ class RunOptions(_Named, _Configured):
     def get_run_config_entry(self, name: str) -> str:
         return self._got(name, "RunOptions")
 
-    def add_active_adapter(self, adapter: object) -> None:
-        """Raise NotImplemented, because a compiled model's weights are fixed."""
-        raise NotImplemented.said("adapters can't be applied to a run: merge them into the model's weights")
+    def add_active_adapter(self, adapter: Any) -> None:
+        """Let runs read a `LoraAdapter`'s tensors instead of the initializers of the same names. A session
+        compiles its model once more for them."""
+        self.adapters.append(adapter)
 
 
 _USED = (EXTERNAL_FILE, EXTERNAL_SIZE, SHRINKAGE, WAIT)

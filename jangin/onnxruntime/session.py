@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, fields
 from typing import Any
 
@@ -29,6 +29,7 @@ from jangin.onnxruntime.options import RunOptions, SessionOptions, idle, shrinks
 from jangin.onnxruntime.profiling import Profile
 from jangin.onnxruntime.providers import PROVIDER, get_all_providers, normalized
 from jangin.onnxruntime.said import nearest, say_idle
+from jangin.onnxruntime.sparse import SparseTensor
 from jangin.onnxruntime.values import OrtValue, OrtValueVector
 from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
@@ -74,6 +75,8 @@ class Session:
     _outputs: list[str]
     _profile: Profile | None = None
     _has_text: bool = False
+    _sparse: frozenset[str] = frozenset()
+    """The names of the inputs and outputs that the model declares as sparse."""
     _began: int = 0
     _provider_options: dict[str, dict[str, str]]
 
@@ -108,7 +111,9 @@ class Session:
         if options is not None:
             say_idle(idle(options), stacklevel=4)
             _check_ended(options)
-        if self._has_text:
+            for adapter in getattr(options, "adapters", ()):
+                feeds = {**adapter.tensors, **feeds}
+        if self._has_text or self._sparse:
             feeds = {n: _given(v) for n, v in feeds.items()}
         try:
             outputs = self._executable.run(feeds) if self._profile is None else self._profiled(feeds)
@@ -118,6 +123,8 @@ class Session:
             _check_ended(options)
             if shrinks(options):
                 self._executable.release()
+        if self._sparse:
+            outputs = {n: SparseTensor.of_dense(v) if n in self._sparse else v for n, v in outputs.items()}
         return outputs
 
     def _otherwise(self, feeds: Feeds, error: Exception) -> dict[str, Any]:
@@ -223,10 +230,10 @@ class Session:
         return OrtValue.ortvalue_from_shape_and_type(shape, element_type, device_type, device_id, vendor_id)
 
     def get_inputs(self) -> list[NodeArg]:
-        return _node_args(self._executable.inputs, self._executable.inputs)
+        return _node_args(self._executable.inputs, self._executable.inputs, self._sparse)
 
     def get_outputs(self) -> list[NodeArg]:
-        return _node_args(self._executable.outputs, self._executable.inputs)
+        return _node_args(self._executable.outputs, self._executable.inputs, self._sparse)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Return the initializers that the model lists among its inputs. A run that feeds one uses a model
@@ -343,6 +350,7 @@ class InferenceSession(Session):
         self._executable = opened(path_or_bytes, options)
         self._outputs = [o.name for o in self._executable.outputs]
         self._has_text = any("string" in i.type for i in self._executable.inputs)
+        self._sparse = frozenset(self._executable.metadata.get("sparse", ()))
         if options.enable_profiling:
             self._began = start
             self._profile = Profile(options.profile_file_prefix, start)
@@ -350,9 +358,12 @@ class InferenceSession(Session):
 
 
 def _given(value: Any) -> Any:
-    """Return a value as an executable takes it: an OrtValue's contents, and text instead of bytes."""
+    """Return a value as an executable takes it: an OrtValue's contents, a dense array instead of a sparse
+    tensor, and text instead of bytes."""
     if isinstance(value, OrtValue):
-        return value.python()
+        value = value.python()
+    if isinstance(value, SparseTensor):
+        return value.dense()
     if isinstance(value, np.ndarray) and value.dtype.kind in "SV":
         texts = [bytes(v).decode() for v in value.reshape(-1).tolist()]
         return np.array(texts, object).reshape(value.shape)
@@ -369,11 +380,17 @@ def _check_ended(options: RunOptions) -> None:
         raise Fail.said("Exiting due to terminate flag being set to true.")
 
 
-def _node_args(specs: Sequence[TensorSpec], inputs: Sequence[TensorSpec]) -> list[NodeArg]:
+def _node_args(
+    specs: Sequence[TensorSpec], inputs: Sequence[TensorSpec], sparse: Collection[str]
+) -> list[NodeArg]:
     """Return inputs or outputs as ONNX Runtime describes them. Jangin names a nameless size after an input
     and its axis; here it is None."""
     ours = {f"{i.name}_d{axis}" for i in inputs for axis in range(len(i.shape))}
-    return [NodeArg(s.name, _type_of(s), [None if d in ours else d for d in s.shape]) for s in specs]
+    marks = ["sparse_" if s.name in sparse else "" for s in specs]
+    return [
+        NodeArg(s.name, mark + _type_of(s), [None if d in ours else d for d in s.shape])
+        for s, mark in zip(specs, marks, strict=True)
+    ]
 
 
 def _type_of(spec: TensorSpec) -> str:

@@ -1,74 +1,23 @@
-"""`OrtValue`: a tensor, sequence, map or empty optional, in NumPy's memory or a caller's."""
+"""`OrtValue`: a tensor, sparse tensor, sequence, map or empty optional, in NumPy's memory or a caller's."""
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 
-from jangin.frontends.onnx.types import TEXT, TYPES, element_name
+from jangin.frontends.onnx.types import TEXT, TYPES
 from jangin.ir.dtype import from_numpy
 from jangin.ir.graph import Array
 from jangin.onnxruntime.devices import OrtDevice, OrtMemoryInfo, on_cpu
-from jangin.onnxruntime.enums import OrtDeviceVendorId, OrtSparseFormat
-from jangin.onnxruntime.errors import NotImplemented
+from jangin.onnxruntime.enums import OrtDeviceVendorId
+from jangin.onnxruntime.sparse import SparseTensor, tensor_name
 
 CPU = 1
 """DLPack's number of the CPU's memory."""
 _CODES = {dtype.name: code for code, dtype in TYPES.items()}
-
-
-class SparseTensor:
-    """Sparse tensors are refused, because Jangin's models take and return dense tensors. Every way to make
-    one raises an error."""
-
-    def __init__(self, sparse_tensor: Any = None) -> None:
-        _no_sparse()
-
-    @classmethod
-    def sparse_coo_from_numpy(
-        cls, dense_shape: Any, values: Array, coo_indices: Any, ort_device: OrtDevice
-    ) -> SparseTensor:
-        _no_sparse()
-
-    @classmethod
-    def sparse_csr_from_numpy(
-        cls, dense_shape: Any, values: Array, inner_indices: Any, outer_indices: Any, ort_device: OrtDevice
-    ) -> SparseTensor:
-        _no_sparse()
-
-    def values(self) -> Array:
-        _no_sparse()
-
-    def as_coo_view(self) -> Any:
-        _no_sparse()
-
-    def as_csrc_view(self) -> Any:
-        _no_sparse()
-
-    def as_blocksparse_view(self) -> Any:
-        _no_sparse()
-
-    def to_cuda(self, ort_device: OrtDevice) -> SparseTensor:
-        _no_sparse()
-
-    def format(self) -> OrtSparseFormat:
-        _no_sparse()
-
-    def dense_shape(self) -> Array:
-        _no_sparse()
-
-    def data_type(self) -> str:
-        _no_sparse()
-
-    def device_name(self) -> str:
-        _no_sparse()
-
-
-def _no_sparse() -> NoReturn:
-    raise NotImplemented.said("sparse tensors aren't supported: make them dense (`toarray()` in SciPy)")
 
 
 class OrtValue:
@@ -83,8 +32,8 @@ class OrtValue:
 
     @classmethod
     def holding(cls, value: Any) -> Self:
-        """Return an OrtValue that contains an array, a list (a sequence), a dictionary (a map) or None (an
-        empty optional)."""
+        """Return an OrtValue that contains an array, a sparse tensor, a list (a sequence), a dictionary (a
+        map) or None (an empty optional)."""
         holder = cls.__new__(cls)
         holder._value = value
         return holder
@@ -142,7 +91,7 @@ class OrtValue:
 
     @classmethod
     def ort_value_from_sparse_tensor(cls, sparse_tensor: SparseTensor) -> OrtValue:
-        _no_sparse()
+        return cls.holding(SparseTensor(sparse_tensor))
 
     @classmethod
     def from_dlpack(cls, data: Any, /, is_bool_tensor: bool = False) -> OrtValue:
@@ -154,7 +103,10 @@ class OrtValue:
         return cls.holding(array.view(np.bool_) if is_bool_tensor and array.dtype == np.uint8 else array)
 
     def as_sparse_tensor(self) -> SparseTensor:
-        _no_sparse()
+        """Return the sparse tensor. Raises RuntimeError if the value is none."""
+        if not isinstance(self._value, SparseTensor):
+            raise RuntimeError("the OrtValue has no sparse tensor")
+        return self._value
 
     def data_ptr(self) -> int:
         """Return the address of the tensor's first element."""
@@ -164,7 +116,7 @@ class OrtValue:
         return "cpu"
 
     def shape(self) -> list[int]:
-        return [*self.numpy().shape]
+        return self._value.dense_shape() if self.is_sparse_tensor() else [*self.numpy().shape]
 
     def data_type(self) -> str:
         """Return the type in ONNX's notation, such as "tensor(int64)"."""
@@ -185,7 +137,7 @@ class OrtValue:
         return isinstance(self._value, np.ndarray)
 
     def is_sparse_tensor(self) -> bool:
-        return False
+        return isinstance(self._value, SparseTensor)
 
     def is_tensor_sequence(self) -> bool:
         return isinstance(self._value, list) and not any(isinstance(v, Mapping) for v in self._value)
@@ -197,7 +149,8 @@ class OrtValue:
         return self._value
 
     def python(self) -> Any:
-        """Return the value that a run takes or gives: an array, a list, a dictionary or None."""
+        """Return the value that a run takes or gives: an array, a sparse tensor, a list, a dictionary or
+        None."""
         return self._value
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
@@ -304,8 +257,9 @@ def copy_tensors(src: Iterable[OrtValue], dst: Iterable[OrtValue], stream: Any =
 
 def _type_of(value: Any) -> str:
     if isinstance(value, np.ndarray):
-        text = value.dtype.kind in "OUS"
-        return f"tensor({'string' if text else element_name(from_numpy(value.dtype))})"
+        return tensor_name(value)
+    if isinstance(value, SparseTensor):
+        return value.data_type()
     if isinstance(value, Mapping):
         key, of = next(iter(value.items()), (0, 0.0))
         return f"map({_type_of(np.array(key))[7:-1]},{_type_of(np.asarray(of))})"

@@ -44,6 +44,10 @@ def write_models(folder: Path) -> None:
     _write_arithmetic(folder)
     _write_nontensors(folder)
     _write_files(folder)
+    _write_sparse(folder)
+    _write_encoders(folder)
+    (folder / "lora").mkdir()
+    _write_adapted(folder / "lora")
 
 
 def _write_arithmetic(folder: Path) -> None:
@@ -153,4 +157,74 @@ def _write_files(folder: Path) -> None:
         folder / "model_with_external_initializer_come_from_user.onnx",
         [node("Pad", ["X", pads.name], ["Y"])], [value("X", F32, [1, 2]), value(pads.name, I64, [4])],
         [value("Y", F32, [1, 4])], [pads],
+    )  # fmt: skip
+
+
+def sparse_value(name: str, shape: Sequence[int]) -> Any:
+    declared = onnx.TypeProto.SparseTensor(elem_type=F32)
+    for size in shape:
+        declared.shape.dim.add(dim_value=size)
+    return helper.make_value_info(name, onnx.TypeProto(sparse_tensor_type=declared))
+
+
+def _write_sparse(folder: Path) -> None:
+    product = node("SparseToDenseMatMul", ["sparse_A", "dense_B"], ["dense_Y"], domain="com.microsoft")
+    graph = helper.make_graph(
+        [product], "SpMM", [sparse_value("sparse_A", [9, 9]), value("dense_B", F32, [9, 9])],
+        [value("dense_Y", F32, [9, 9])],
+    )  # fmt: skip
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("com.microsoft", 1)], ir_version=8)
+    onnx.save(model, folder / "sparse_to_dense_matmul.onnx")
+    elements = helper.make_tensor("", F32, [3], [1.764052391052246, 0.40015721321105957, 0.978738009929657])
+    tensor = helper.make_sparse_tensor(elements, helper.make_tensor("", I64, [3], [2, 3, 5]), [3, 3])
+    write(
+        folder / "sparse_initializer_as_output.onnx", [node("Constant", [], ["values"], sparse_value=tensor)],
+        [], [sparse_value("values", [3, 3])],
+    )  # fmt: skip
+
+
+def _write_encoders(folder: Path) -> None:
+    """Write an encoder of texts with bytes of 0, and a tree whose threshold is a float64."""
+    texts = ["B\0B\0", "D\0D\0", "C\0C\0", "E\0E\0"]
+    encoder = node("OneHotEncoder", ["C1"], ["C12"], domain=ML, cats_strings=texts)
+    write(
+        folder / "mlnet_encoder.onnx", [node("Identity", ["C0"], ["C00"]), encoder],
+        [value("C0", F32, [1, 1]), value("C1", TEXT, [1, 3])],
+        [value("C00", F32, [1, 1]), value("C12", F32, [1, 3, 4])],
+    )  # fmt: skip
+
+    def doubles(*numbers: float) -> TensorProto:
+        return helper.make_tensor("", TensorProto.DOUBLE, [len(numbers)], numbers)
+
+    tree = node(
+        "TreeEnsembleRegressor", ["X"], ["y"], domain=ML, n_targets=1, nodes_treeids=[0, 0, 0],
+        nodes_nodeids=[0, 1, 2], nodes_featureids=[2, 0, 0], nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"],
+        nodes_values_as_tensor=doubles(1.7999999523162842, 0, 0), nodes_truenodeids=[1, 0, 0],
+        nodes_falsenodeids=[2, 0, 0], nodes_missing_value_tracks_true=[0, 0, 0], target_treeids=[0, 0],
+        target_nodeids=[1, 2], target_ids=[0, 0],
+        target_weights_as_tensor=doubles(0.7284910678863525, 0.9134243130683899),
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [tree, node("Cast", ["y"], ["Y"], to=TensorProto.DOUBLE)], "tree",
+        [value("X", TensorProto.DOUBLE, [None, 4])],
+        [value("Y", TensorProto.DOUBLE, [None, 1])],
+    )  # fmt: skip
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid(ML, 3)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=8)
+    onnx.save(model, folder / "tree_ensemble_as_tensor.onnx")
+
+
+def _write_adapted(folder: Path) -> None:
+    """Write a model with two initializers that adapters replace. They are empty by default."""
+    weights = onnx.numpy_helper.from_array(np.arange(1, 17, dtype=np.float32).reshape(4, 4), "weight_x")
+    names = ("lora_param_a", "lora_param_b")
+    empty = [helper.make_tensor(n, F32, d, []) for n, d in zip(names, ([4, 0], [0, 4]), strict=True)]
+    nodes = [
+        node("MatMul", ["input_x", "weight_x"], ["x"]), node("MatMul", ["input_x", names[0]], ["a"]),
+        node("MatMul", ["a", names[1]], ["b"]), node("Add", ["x", "b"], ["output"]),
+    ]  # fmt: skip
+    write(
+        folder / "two_params_lora_model.onnx", nodes,
+        [value("input_x", F32, [4, 4]), value(names[0], F32, [4, "dim"]), value(names[1], F32, ["dim", 4])],
+        [value("output", F32, [4, 4])], [weights, *empty],
     )  # fmt: skip

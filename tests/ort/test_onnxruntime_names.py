@@ -41,8 +41,7 @@ MISSING = {
     },
     ".capi.onnxruntime_pybind11_state": {
         "SessionObjectInitializer": HELPERS, "get_session_initializer": HELPERS,
-        "SparseBlockSparseView": "sparse tensors are refused", "SparseCooView": "sparse tensors are refused",
-        "SparseCsrView": "sparse tensors are refused",
+        "SparseBlockSparseView": "no operator reads tensors of blocks",
         "get_all_operator_schema": KERNELS, "get_all_opkernel_def": KERNELS, "opkernel": KERNELS,
         "get_registered_ep_kernel_defs": KERNELS, "schemadef": KERNELS,
         "get_compatibility_info_from_model": "no provider compiles into ONNX files",
@@ -66,7 +65,6 @@ MISSING = {
         "ModelProto": HELPERS, "check_model": HELPERS, "get_available_providers": HELPERS, "helper": HELPERS,
         "packaging": HELPERS, "unittest": HELPERS, "version": HELPERS,
     },
-    ".datasets": {"os": HELPERS},
     ".capi.onnxruntime_validation": {"linecache": HELPERS, "platform": HELPERS, "warnings": HELPERS},
 }  # fmt: skip
 MISSING[".capi._pybind_state"] |= MISSING[".capi.onnxruntime_pybind11_state"]
@@ -111,8 +109,6 @@ def classes() -> Iterator[tuple[str, type, type]]:
 MEMBERS = {
     ".capi._pybind_state.InferenceSession": OPENS,
     ".capi._pybind_state.OrtValue": "those for other devices' memory",
-    ".capi._pybind_state.SparseTensor": "sparse tensors are refused",
-    ".capi._pybind_state.AdapterFormat": "adapters are refused",
 }
 """Inner classes without some of their members here, with the reasons."""
 

@@ -67,7 +67,7 @@ class OnnxFormat(Format):
     def load(self, contents: Contents, shapes: ShapeBindings) -> Imported:
         from jangin.frontends.dialect import Imported
         from jangin.frontends.onnx.dialect import Onnx
-        from jangin.frontends.onnx.importer import imported_graph, metadata, quantization
+        from jangin.frontends.onnx.importer import imported_graph, metadata, quantization, sparse
         from jangin.frontends.onnx.proto import read_model
 
         read = read_model(contents)
@@ -80,6 +80,8 @@ class OnnxFormat(Format):
         described = metadata(read.proto)
         if parameters := quantization(graph):
             described["quantization"] = parameters
+        if names := sparse(read.proto):
+            described["sparse"] = names
         return Imported(graph, dialect, described, hints=hints)
 
 

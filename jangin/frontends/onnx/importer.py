@@ -33,6 +33,8 @@ from jangin.ir.types import tensor_type
 MOST_CALLS = 32
 """Calls of functions may be nested up to this depth. A deeper nesting is taken for a function that calls
 itself."""
+SPARSE = "sparse_tensor_type"
+"""The kind of a sparse tensor's type in ONNX's messages."""
 
 
 def imported_graph(read: ModelFile, shapes: ShapeBindings) -> Graph:
@@ -50,6 +52,13 @@ def metadata(proto: messages.ModelProto) -> dict[str, Any]:
         "version": proto.model_version,
         "custom_metadata_map": {text(p.key): text(p.value) for p in proto.metadata_props},
     }
+
+
+def sparse(proto: messages.ModelProto) -> list[str]:
+    """Return the names of the inputs and outputs that the model declares as sparse. Their tensors are
+    dense here."""
+    both = (*proto.graph.input, *proto.graph.output)
+    return [info.name for info in both if info.type.WhichOneof("value") == SPARSE]
 
 
 def quantization(graph: Graph) -> dict[str, list[float]]:
@@ -260,9 +269,10 @@ class _Importer:
 
     def _input(self, info: messages.ValueInfoProto) -> Value:
         what = f"input '{info.name}'"
-        if info.type.WhichOneof("value") != "tensor_type":
+        kind = info.type.WhichOneof("value")
+        if kind not in ("tensor_type", SPARSE):
             return Value(info.name, None, None, type_of(info.type, what))
-        declared = info.type.tensor_type
+        declared = getattr(info.type, kind)
         text = declared.elem_type == messages.TensorProto.STRING
         dtype = STRING if text else dtype_of(declared.elem_type, what)
         sizes = [_declared_size(d) for d in declared.shape.dim] if declared.HasField("shape") else None

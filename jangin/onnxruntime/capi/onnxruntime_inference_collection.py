@@ -1,12 +1,14 @@
 """The classes of ONNX Runtime that are written in Python."""
 
+from jangin.onnxruntime.adapters import AdapterFormat
 from jangin.onnxruntime.binding import IOBinding
-from jangin.onnxruntime.compiler import AdapterFormat, ModelCompiler
+from jangin.onnxruntime.compiler import ModelCompiler
 from jangin.onnxruntime.devices import OrtDevice
 from jangin.onnxruntime.enums import OrtDeviceVendorId
 from jangin.onnxruntime.providers import check_and_normalize_provider_args
 from jangin.onnxruntime.session import InferenceSession, Session
-from jangin.onnxruntime.values import OrtValue, SparseTensor, copy_tensors
+from jangin.onnxruntime.sparse import SparseTensor
+from jangin.onnxruntime.values import OrtValue, copy_tensors
 
 __all__ = [
     "AdapterFormat", "IOBinding", "InferenceSession", "ModelCompiler", "OrtDevice", "OrtDeviceVendorId",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from jangin.onnxruntime.adapters import AdapterFormat, LoraAdapter
 from jangin.onnxruntime.binding import SessionIOBinding
 from jangin.onnxruntime.compiler import (
-    AdapterFormat,
-    LoraAdapter,
     ModelCompiler,
     OrtEpAssignedNode,
     OrtEpAssignedSubgraph,
@@ -76,7 +75,8 @@ from jangin.onnxruntime.process import (
 )
 from jangin.onnxruntime.providers import get_all_providers, get_available_providers
 from jangin.onnxruntime.session import InferenceSession, ModelMetadata, NodeArg
-from jangin.onnxruntime.values import OrtValue, OrtValueVector, SparseTensor, copy_tensors
+from jangin.onnxruntime.sparse import SparseCooView, SparseCsrView, SparseTensor
+from jangin.onnxruntime.values import OrtValue, OrtValueVector, copy_tensors
 
 kNextPowerOfTwo, kSameAsRequested = ArenaExtendStrategy
 
@@ -101,7 +101,8 @@ __all__ = [
     "OrtEpContextData", "OrtEpContextDataBuffer", "OrtEpDevice", "OrtExecutionProviderDevicePolicy",
     "OrtExternalInitializerInfo", "OrtHardwareDevice", "OrtHardwareDeviceType", "OrtMemType", "OrtMemoryInfo",
     "OrtMemoryInfoDeviceType", "OrtSparseFormat", "OrtSyncStream", "OrtValue", "OrtValueVector", "RunOptions",
-    "RuntimeException", "SessionIOBinding", "SessionOptions", "SparseTensor", "copy_tensors",
+    "RuntimeException", "SessionIOBinding", "SessionOptions", "SparseCooView", "SparseCsrView",
+    "SparseTensor", "copy_tensors",
     "create_and_register_allocator", "create_and_register_allocator_v2", "disable_telemetry_events",
     "enable_telemetry_events", "get_all_providers", "get_available_providers", "get_build_info",
     "get_default_session_options", "get_device", "get_ep_devices", "get_hardware_devices",

@@ -47,6 +47,7 @@ def _rows_last(b: Builder, t: Tensor) -> Tensor:
     return b.transpose(t, [*range(1, t.rank - 1), 0, t.rank - 1]) if t.rank > 2 else t
 
 
+@op("SparseToDenseMatMul", domain="com.microsoft")
 @op("FusedMatMul", domain="com.microsoft")
 def fused_matmul(
     b: Builder,
@@ -59,8 +60,9 @@ def fused_matmul(
     transBatchA: int = 0,
     transBatchB: int = 0,
 ) -> Tensor:
-    """Return alpha times the product of x and y. With `transBatchA` or `transBatchB`, the operand's rows are
-    its first axis, before the batch's axes."""
+    """Return alpha times the product of x and y. A sparse x is dense here.
+
+    With `transBatchA` or `transBatchB`, the operand's rows are its first axis, before the batch's axes."""
     x, y = (_rows_last(b, t) if turn else t for t, turn in ((x, transBatchA), (y, transBatchB)))
     if x.rank < 2 or y.rank < 2:
         out = matmul(b, x, y)
