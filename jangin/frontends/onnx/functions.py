@@ -25,9 +25,10 @@ def body(node: Node, types: Sequence[Type | None]) -> Graph | None:
 
     The inputs and outputs of the body are those of the operator, in order."""
     opset: int = node.of(ImportedAttributes)["opset"]
-    known = schema(*split_op(node.op), opset)
-    if known is None:
+    domain, name = split_op(node.op)
+    if schema(domain, name, opset) is None:
         return None
+    known = defs.get_schema(name, opset, domain)
     raw = b""
     if known.has_function:
         version = _latest(known.function_opset_versions, opset)

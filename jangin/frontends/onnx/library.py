@@ -12,23 +12,30 @@ from importlib.util import find_spec, module_from_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+
+def _part(name: str) -> ModuleType:
+    whole = f"onnx.{name}"
+    if whole not in sys.modules:
+        package = find_spec("onnx")
+        if package is None:
+            raise ModuleNotFoundError("reading ONNX models needs the package onnx", name="onnx")
+        spec = PathFinder.find_spec(whole, package.submodule_search_locations)
+        assert spec is not None and spec.loader is not None
+        module = sys.modules[whole] = module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return sys.modules[whole]
+
+
+def schemas() -> Any:
+    """Return the module with the standard's schemas. The first call loads all of them."""
+    return _part("onnx_cpp2py_export").defs
+
+
 if TYPE_CHECKING:
     import onnx as messages
-    from onnx import defs as schemas
 
     __all__ = ["messages", "schemas"]
 else:
-
-    def _part(name: str) -> ModuleType:
-        whole = f"onnx.{name}"
-        if whole not in sys.modules:
-            package = find_spec("onnx")
-            if package is None:
-                raise ModuleNotFoundError("reading ONNX models needs the package onnx", name="onnx")
-            spec = PathFinder.find_spec(whole, package.submodule_search_locations)
-            module = sys.modules[whole] = module_from_spec(spec)
-            spec.loader.exec_module(module)
-        return sys.modules[whole]
 
     class _Later(ModuleType):
         """A module whose code runs when something of it is first used. Python's own `LazyLoader` runs it at
@@ -50,4 +57,3 @@ else:
     with suppress(ModuleNotFoundError):  # Protobuf's classes in Python, which its compiled part replaces
         _put_off("google.protobuf.internal.python_message")
     messages = _part("onnx_ml_pb2")
-    schemas = _part("onnx_cpp2py_export").defs

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
-from jangin.frontends.onnx.library import messages, schemas
+from jangin.frontends.onnx import standard
+from jangin.frontends.onnx.library import messages
 from jangin.frontends.onnx.types import type_name
 from jangin.ir.graph import CompileError
 from jangin.ir.types import Type
@@ -18,19 +18,16 @@ _KINDS = messages.AttributeProto.AttributeType
 
 
 @cache
-def schema(domain: str, name: str, opset: int) -> Any:
+def schema(domain: str, name: str, opset: int) -> standard.Schema | None:
     """Return the standard's description of an operator at an opset, or None if there is none."""
-    try:
-        description = schemas.get_schema(name, opset, domain)
-    except (schemas.SchemaError, OverflowError, TypeError):
-        return None
-    return None if description.deprecated else description
+    known = standard.find(domain, name, opset)
+    return None if known is None or known.deprecated else known
 
 
 def has_body(domain: str, name: str, opset: int) -> bool:
     """Tell if the standard defines an operator by a function of other operators."""
     known = schema(domain, name, opset)
-    return known is not None and (known.has_function or known.has_context_dependent_function)
+    return known is not None and known.has_body
 
 
 def check_node(proto: messages.NodeProto, domain: str, opset: int, what: str) -> None:
@@ -46,16 +43,16 @@ def check_node(proto: messages.NodeProto, domain: str, opset: int, what: str) ->
         if expected is None:
             have = ", ".join(sorted(known.attributes)) or "none"
             raise CompileError(f"{what} has no attribute '{a.name}'; its attributes are: {have}")
-        if int(expected.type.value) != a.type:
+        if expected != a.type:
             raise CompileError(
-                f"attribute '{a.name}' of {what} must be of kind {expected.type.name}, "
+                f"attribute '{a.name}' of {what} must be of kind {_KINDS.Name(expected)}, "
                 f"not {_KINDS.Name(a.type) if a.type in _KINDS.values() else a.type}"
             )
-    for name, a in known.attributes.items():
-        if a.required and all(name != attr.name for attr in proto.attribute):
+    for name in known.required:
+        if all(name != a.name for a in proto.attribute):
             raise CompileError(f"{what} lacks its attribute '{name}'")
-    _check_count(len(proto.input), known.min_input, known.max_input, "input", what)
-    _check_count(len(proto.output), known.min_output, known.max_output, "output", what)
+    _check_count(len(proto.input), *known.inputs, "input", what)
+    _check_count(len(proto.output), *known.outputs, "output", what)
 
 
 def _check_count(count: int, low: int, high: int, kind: str, what: str) -> None:
@@ -72,15 +69,14 @@ def check_types(domain: str, name: str, opset: int, given: Sequence[Type | None]
     known = schema(domain, name, opset)
     if known is None:
         return
-    allowed = _allowed(domain, name, opset)
     same: dict[str, tuple[str, str]] = {}
     for i, type in enumerate(given):
-        formal = known.inputs[min(i, len(known.inputs) - 1)]
+        formal = known.formals[min(i, len(known.formals) - 1)]
         if type is None:
-            if formal.option == schemas.OpSchema.FormalParameterOption.Single:
+            if formal.option == standard.SINGLE:
                 raise CompileError(f"its input '{formal.name}' is missing")
             continue
-        types = allowed.get(formal.type_str, frozenset({formal.type_str}))
+        types = known.types.get(formal.type, frozenset({formal.type}))
         called = type_name(type)
         if "?" in called:
             continue
@@ -88,17 +84,10 @@ def check_types(domain: str, name: str, opset: int, given: Sequence[Type | None]
             raise CompileError(
                 f"its input '{formal.name}' is {called}, which the standard doesn't allow here"
             )
-        if formal.type_str in allowed and formal.is_homogeneous:
-            other, first = same.setdefault(formal.type_str, (formal.name, called))
+        if formal.type in known.types and formal.homogeneous:
+            other, first = same.setdefault(formal.type, (formal.name, called))
             if first != called:
                 raise CompileError(
                     f"its inputs '{other}' and '{formal.name}' must be of one type, "
                     f"but are {first} and {called}: insert a Cast"
                 )
-
-
-@cache
-def _allowed(domain: str, name: str, opset: int) -> dict[str, frozenset[str]]:
-    return {
-        c.type_param_str: frozenset(c.allowed_type_strs) for c in schema(domain, name, opset).type_constraints
-    }
