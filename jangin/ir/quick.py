@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -92,8 +92,8 @@ def _reduced(stage: Stage, grid: _Grid, outer: int) -> Any:
     if stage.combiner == "sum":
         products = None if stage.rounded else _products(stage.body, grid, outer)
         if products is not None:
-            total: Any = _contracted(*products[0], outer)
-            for product in products[1:]:
+            total: Any = _contracted(*next(products), outer)
+            for product in products:
                 total = total.astype(np.float64) + _contracted(*product, outer)
             return convert(total.astype(np.int64) if dtype is I32 else total, dtype)
     value = _of_rank(np.asarray(grid.value(stage.body)), len(grid.extents))
@@ -123,27 +123,26 @@ class _Product(NamedTuple):
     extents: Sequence[int]
 
 
-def _products(body: Expr, grid: _Grid, outer: int) -> Sequence[_Product] | None:
+def _products(body: Expr, grid: _Grid, outer: int) -> Iterator[_Product] | None:
     """Return the products whose results add up to the sum of a body that is a product. Integers become floats
-    in which all sums are exact. Return None for any other body."""
+    in which all sums are exact, a part at a time. Return None for any other body."""
     if not (isinstance(body, Binary) and body.op == "mul" and body.dtype in (F32, F64, I32)):
         return None
     rank = len(grid.extents)
     if body.dtype is not I32:
         x, y = (_of_rank(np.asarray(grid.value(e)), rank) for e in (body.a, body.b))
-        return [_Product(x, y, grid.extents)]
+        return iter([_Product(x, y, grid.extents)])
     x, y = (_of_rank(np.asarray(grid.value(_before_cast(e))), rank) for e in (body.a, body.b))
-    largest, terms = _largest(x) * _largest(y), math.prod(grid.extents[outer:])
+    most, terms = largest(x) * largest(y), math.prod(grid.extents[outer:])
     axis = max(range(outer, rank), key=lambda d: grid.extents[d])
-    length = EXACT_F32 // max(1, largest * (terms // grid.extents[axis]))
+    length = EXACT_F32 // max(1, most * (terms // grid.extents[axis]))
     if length >= PIECE:
-        return [
-            _piece(_Product(x, y, grid.extents), axis, at, length)
-            for at in range(0, grid.extents[axis], length)
-        ]
-    if terms * largest >= EXACT:
+        whole = _Product(x, y, grid.extents)
+        return (_piece(whole, axis, at, length) for at in range(0, grid.extents[axis], length))
+    if terms * most >= EXACT:
         return None
-    return [_Product(x.astype(np.float64), y.astype(np.float64), grid.extents)]
+    _room(max(x.size, y.size))
+    return iter([_Product(x.astype(np.float64), y.astype(np.float64), grid.extents)])
 
 
 def _before_cast(e: Expr) -> Expr:
@@ -158,10 +157,12 @@ def _piece(whole: _Product, axis: int, at: int, length: int) -> _Product:
     x, y = (v[part] if v.shape[axis] > 1 else v for v in whole[:2])
     extents = [*whole.extents]
     extents[axis] = min(length, extents[axis] - at)
+    _room(max(x.size, y.size))
     return _Product(x.astype(np.float32), y.astype(np.float32), extents)
 
 
-def _largest(v: Array) -> int:
+def largest(v: Array) -> int:
+    """Return the largest absolute value of an array of integers."""
     return max(abs(int(v.min())), abs(int(v.max())))
 
 

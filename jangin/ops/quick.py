@@ -18,11 +18,11 @@ import numpy as np
 
 from jangin.ir.arithmetic import BINARY_OPS, apply, convert
 from jangin.ir.core import Concat, Conv, Map
-from jangin.ir.dtype import F32, F64, DType, from_numpy
+from jangin.ir.dtype import F32, F64, I32, DType, from_numpy
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
 from jangin.ir.flat import postorder
 from jangin.ir.graph import Array, Node
-from jangin.ir.quick import IN_F32
+from jangin.ir.quick import EXACT, EXACT_F32, IN_F32, largest
 
 BLOCK = 1 << 18
 """The elements of a block of channels, 1 MiB. Threads take turns with Python's lock at each operation, which
@@ -62,6 +62,8 @@ def quick_node(
             return _map(node.attrs, dtype, inputs, symbols, memory, unused)
         if isinstance(node.attrs, Conv):
             x, w = inputs
+            if dtype is I32 and x.dtype.kind in "iu" and w.dtype.kind in "iu":
+                return _conv_of_integers(node.attrs, x, w, memory, threads)
             return _conv(node.attrs, dtype, x, w, memory, threads)
         if isinstance(node.attrs, Concat):
             return _concat(node.attrs, dtype, inputs, memory)
@@ -248,6 +250,19 @@ def _operation(e: Expr) -> Callable[..., Any]:
 
 
 # --- convolutions ----------------------------------------------------------------------------
+
+
+def _conv_of_integers(attrs: Conv, x: Array, w: Array, memory: Memory, threads: int) -> Array | None:
+    """Return a convolution of integers by floats in which all of its sums are exact, or None."""
+    if not (x.size and w.size):
+        return None
+    most = largest(x) * largest(w) * math.prod(w.shape[1:])
+    if most >= EXACT:
+        return None
+    dtype = F32 if most < EXACT_F32 else F64
+    result = _conv(attrs, dtype, x.astype(dtype.numpy), w.astype(dtype.numpy), memory, threads)
+    whole = np.int32 if dtype is F32 else np.int64  # of which the lowest bits are taken
+    return None if result is None else result.astype(whole).astype(np.int32, copy=False)
 
 
 def _conv(attrs: Conv, dtype: DType, x: Array, w: Array, memory: Memory, threads: int) -> Array | None:

@@ -11,7 +11,7 @@ import pytest
 from repeatable import RNG
 
 from jangin.ir.core import Concat, Conv, Map
-from jangin.ir.dtype import F32, F64, I32, DType
+from jangin.ir.dtype import F32, F64, I32, DType, from_numpy
 from jangin.ir.expr import Buffer, Expr, Var, call, cast, const, eq, maximum, select
 from jangin.ir.graph import Array, Node
 from jangin.ir.interpret import evaluate_stage
@@ -45,9 +45,8 @@ def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def right(attrs: Any, dtype: DType, inputs: Sequence[Array], shape: Sequence[int]) -> Array:
     node = Node("out", tuple(f"in{i}" for i in range(len(inputs))), ("out",), attrs)
-    types = {np.dtype(np.float32): F32, np.dtype(np.float64): F64}
     buffers = [
-        Buffer(n, types[a.dtype], tuple(map(const, a.shape)))
+        Buffer(n, from_numpy(a.dtype), tuple(map(const, a.shape)))
         for n, a in zip(node.inputs, inputs, strict=True)
     ]
     arrays: dict[str, Array] = dict(zip(node.inputs, inputs, strict=True))
@@ -109,6 +108,27 @@ def test_convolutions(threads: int) -> None:
             # at most 80 products of normal numbers, whose sum may round by 1e-6 of its terms
             np.testing.assert_allclose(got, want, 1e-4, 1e-4, err_msg=str((attrs, x.shape)))
     assert done
+
+
+@pytest.mark.parametrize("types", [(np.uint8, np.int8), (np.int8, np.int32), (np.int32, np.int32)], ids=str)
+@pytest.mark.parametrize("bits", [7, 13, 17])
+def test_convolutions_of_integers_are_exact(types: tuple[Any, Any], bits: int) -> None:
+    """Sums are single floats while these are exact, and else double floats, which may leave 32 bits."""
+    done = 0
+    for _ in range(8):
+        attrs, x, w, shape = drawn()
+        x, w = (
+            RNG.integers(-1 << bits, 1 << bits, v.shape).astype(kind)
+            for v, kind in zip((x, w), types, strict=True)
+        )
+        got = quickly(attrs, I32, [x, w])
+        if got is not None:
+            done += 1
+            want = right(attrs, I32, [x, w], shape)
+            assert got.dtype == want.dtype and np.array_equal(got, want), (attrs, x.shape)
+    assert done
+    huge = np.full((1, 1, 9), -1 << 31, np.int32)
+    assert quickly(Conv((2,), (1,), (1,), (0, 0), 1), I32, [huge, huge[..., :2]]) is None
 
 
 def test_convolutions_that_are_left_to_tensor_expressions() -> None:
