@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 TARGET = "JANGIN_TARGET"
 """The variable that names a target, in the form that `resolve` takes."""
 
+HOST = ("cpu", "host")
+"""The names of the target for the machine that a process runs on."""
+
 
 def cache_folder() -> Path:
     """Return the folder of compiled models and tuning findings: `JANGIN_CACHE_DIR`, or the user's cache
@@ -29,6 +32,12 @@ def cache_folder() -> Path:
 def target_name() -> str | None:
     """Return the default target of compilations: `JANGIN_TARGET`, or None for this machine's own."""
     return os.environ.get(TARGET) or None
+
+
+def origin(target: object) -> str:
+    """Return the words that an error adds if the name of a target comes from the environment, else "". It
+    does if `target`, the requested one, is None."""
+    return f" (the environment's {TARGET})" if target is None and target_name() else ""
 
 
 def meter() -> str | None:

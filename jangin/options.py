@@ -11,6 +11,7 @@ from functools import wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, TypedDict, TypeVar, Unpack, cast
 
+from jangin.environment import HOST, target_name
 from jangin.once import once
 
 if TYPE_CHECKING:
@@ -247,6 +248,11 @@ class Options:
         resolved = {} if "asked" in changes else {n: v for n, v in self.__dict__.items() if n == "target"}
         options._set({**self.values, **resolved, **changes})
         return options
+
+    @property
+    def for_host(self) -> bool:
+        """Whether the target is this machine. Nothing of the target is needed to know it."""
+        return (target_name() if self.asked is None else self.asked) in (None, *HOST)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from jangin.ahead.web_candidates import ways
 from jangin.compiler.cases import cases, loaded, with_uneven
 from jangin.compiler.pipeline import lowered_plan
 from jangin.compiler.request import with_winners
+from jangin.environment import origin
 from jangin.frontends.dialect import Imported
 from jangin.frontends.format import Paired
 from jangin.ir.graph import CompileError, Graph
@@ -37,7 +38,7 @@ from jangin.ir.records import dataclass
 from jangin.options import Common, Options, takes
 from jangin.passes.partition import has_steps
 from jangin.runtime.compiled import warn_of_time
-from jangin.targets import Target, origin
+from jangin.targets import Target
 from jangin.targets.systems import system_of
 
 if TYPE_CHECKING:

@@ -22,6 +22,7 @@ from jangin.compiler import local
 from jangin.compiler.interpreted import Overtaken, Unsuitable, interpreted
 from jangin.compiler.request import Progress, Request
 from jangin.compiler.source import Files, Source
+from jangin.environment import origin
 from jangin.frontends.format import ModelSource, paired
 from jangin.ir.errors import CompileError
 from jangin.options import Options
@@ -30,7 +31,6 @@ from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.system import in_children
 from jangin.runtime.threads import counted
-from jangin.targets import origin
 
 if TYPE_CHECKING:
     from jangin.compiler.processes.isolated import Apart
@@ -125,7 +125,8 @@ def ready_soon(model: ModelSource, options: Options, progress: Progress | None, 
     """Return the model from the cache, or else an `Awaited` one, which is compiled in the background. Return
     the compiled model if NumPy can't compute it. A cache that is off or empty (`lacking`) isn't asked, which
     would take the hashes of the model and of the compiler."""
-    local.device_for(options.target, origin(options.asked))
+    if not options.for_host:
+        local.device_for(options.target, origin(options.asked))
     source = (Files if lacking else Source).of(paired(model, options.weights))
     kept = local.kept(model, options, source) if isinstance(source, Source) else None
     if kept is not None:

@@ -25,7 +25,7 @@ from jangin.ir.records import dataclass
 from jangin.ir.traversal import free_vars
 from jangin.ir.verify import checked, verify_graph
 from jangin.ops.core import CORE
-from jangin.ops.register_tiles import OF_BYTES, RegisterTile, WordTile
+from jangin.ops.register_tiles import ANY_MACHINE, OF_BYTES, RegisterTile, WordTile
 from jangin.options import Options
 from jangin.passes.constraints import may_be_1, squeezed, taken_for_others
 from jangin.passes.even_time import both_branches, uneven
@@ -60,7 +60,7 @@ def lowered(
     """Return the graph of an imported model in core operators. With `layers`, recurrent layers are calls of
     the functions of `ops.layers`."""
     tell(progress, 0, 1, "lower")
-    tile = register_tile(options.target.machine)
+    tile = ANY_MACHINE if layers else register_tile(options.target.machine)
     graph = lower(imported, options.lowerings, tile, options.unchecked, layers=layers)
     if options.deterministic_time:
         graph = both_branches(graph)
@@ -143,8 +143,7 @@ def cases(
         return known[ones]
 
     symbols, first = imported.graph.symbols, [frozenset[Var]()]
-    roomy = options.target.groups or options.target.machine.index_bits >= I64.bits
-    if roomy and (ones := imported.ones & {*may_be_1(symbols)}):
+    if _roomy(options) and (ones := imported.ones & {*may_be_1(symbols)}):
         first.append(ones)
     absent: list[Absent] = []
     for taken in (taken_for_others, squeezed, lambda *_: ()):
@@ -160,6 +159,11 @@ def cases(
     variants = [Case(g, _sizes(ones)) for ones in waiting if isinstance(g := made(ones), Graph)]
     absent += [Absent(_sizes(ones), str(e)) for ones in waiting if isinstance(e := made(ones), CompileError)]
     return Cases(tuple(variants), tuple(absent))
+
+
+def _roomy(options: Options) -> bool:
+    """Return whether the target is a GPU or has 64-bit indices, as all hosts have."""
+    return options.for_host or options.target.groups or options.target.machine.index_bits >= I64.bits
 
 
 def _sizes(ones: Iterable[Var]) -> Mapping[str, int]:

@@ -146,7 +146,9 @@ def _may_go_ahead(options: Options, model: Any, example: Sequence[Any]) -> bool:
     from bytes that can't change meanwhile, and with nothing of the caller's own."""
     simple = isinstance(model, (str, os.PathLike, bytes)) and all(e is None for e in example)
     alone = FORKS and _has_interpreter() and options.isolated is not False
-    return simple and alone and not options.own and options.tune is None and len(options.target.each) == 1
+    if not simple or not alone or options.own or options.tune is not None:
+        return False
+    return options.for_host or len(options.target.each) == 1
 
 
 def _compiler(options: Options) -> AbstractContextManager[Apart | None]:

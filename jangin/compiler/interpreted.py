@@ -59,7 +59,7 @@ def interpreted(
     if whole.metadata.get("state"):
         raise Unsuitable("the model has variables")
     variants, device = cases(whole, options, layers=True), Interpreter(stop, alone)
-    parts = tuple(device.part(c.graph, options, whole.metadata) for c in variants.made)
+    parts = tuple(device.part(c.graph, whole.metadata) for c in variants.made)
     artifact: Compiled = parts[0]
     if len(parts) > 1 or variants.absent:
         artifact = VariantsArtifact(parts, tuple(c.sizes for c in variants.made), variants.absent)
@@ -82,15 +82,15 @@ class Interpreter:
         self.stop, self.alone = stop, alone
         self._graphs: dict[Plan, Graph] = {}
 
-    def part(self, graph: Graph, options: Options, metadata: Mapping[str, Any]) -> Artifact | ProgramArtifact:
+    def part(self, graph: Graph, metadata: Mapping[str, Any]) -> Artifact | ProgramArtifact:
         """Return a lowered graph as an artefact for this device."""
         if not has_steps(graph):
-            return self._artifact(graph, options, metadata)
-        program, segments = partition(graph, str(options.target))
-        plans = tuple(self._artifact(s, options, {}) for s in segments)
+            return self._artifact(graph, metadata)
+        program, segments = partition(graph, self.name)
+        plans = tuple(self._artifact(s, {}) for s in segments)
         return ProgramArtifact(program, plans, b"", metadata, self.name)
 
-    def _artifact(self, graph: Graph, options: Options, metadata: Mapping[str, Any]) -> Artifact:
+    def _artifact(self, graph: Graph, metadata: Mapping[str, Any]) -> Artifact:
         slow = next((n for n in graph.nodes if isinstance(n.attrs, LoopNest)), None)
         if slow is not None or graph.updates:
             raise Unsuitable(f"{slow.source or slow.name}: it is a loop" if slow else "a run changes inputs")
@@ -101,7 +101,7 @@ class Interpreter:
         )
         required = {**(constraints(graph) if graph.symbols else {}), **graph.constraints}
         plan = Plan(
-            graph.name, str(options.target), graph.inputs, graph.outputs, tuple(graph.symbols.items()),
+            graph.name, self.name, graph.inputs, graph.outputs, tuple(graph.symbols.items()),
             required, buffers, (), bound=graph.bound, joined=graph.joined,
         )  # fmt: skip
         plan = with_own_names(plan, graph.symbols)

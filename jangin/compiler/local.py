@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from jangin.compiler.cache import Cache
 from jangin.compiler.request import Progress, Request, carry_out, entry_name
 from jangin.compiler.source import Source
+from jangin.environment import origin
 from jangin.frontends.format import Example, is_live, paired, written
 from jangin.frontends.table import prepare
 from jangin.options import LATENCY, Options
@@ -21,13 +22,13 @@ from jangin.runtime.compiled import checked, detached, read_artifact, warn_of_ti
 from jangin.runtime.device import Device, LoadError, device_of
 from jangin.runtime.load import executable, host_functions
 from jangin.runtime.threads import counted
-from jangin.targets import Target, origin
 
 if TYPE_CHECKING:
     from jangin.compiler.processes.isolated import Apart
     from jangin.frontends.format import ModelSource
     from jangin.runtime.compiled import Compiled
     from jangin.runtime.load import Runnable
+    from jangin.targets import Target
 
 T = TypeVar("T")
 
@@ -56,7 +57,9 @@ def _made(
     and `use` is called for the new one. `hashed` returns the model's source if its hash was begun earlier."""
     model = paired(model, options.weights)
     target, named_by = options.target, origin(options.asked)
-    if isinstance(options.asked, Target):  # nothing tells it from another target of the same name
+    if not (
+        options.asked is None or isinstance(options.asked, str)
+    ):  # nothing tells it from another target of the same name
         options = options.but(cache=False)
     request = Request(model, options.but(threads=counted(options.threads)))
     if "jgn" not in target.outputs:

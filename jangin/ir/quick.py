@@ -324,9 +324,10 @@ class _Grid:
         _room(math.prod(shape))
         if not np.array_equal(np.broadcast_to(wanted, shape), np.broadcast_to(inside, shape)):
             return None
-        _room(math.prod(n + sum(p) for n, p in zip(array.shape, pads, strict=True)) - 2 * array.size)
-        whole = np.pad(array, pads, constant_values=convert(e.b.value, e.dtype)[()])
-        return self._view(whole, spans, [p[0] for p in pads])
+        if any(map(any, pads)):
+            _room(math.prod(n + sum(p) for n, p in zip(array.shape, pads, strict=True)) - 2 * array.size)
+            array = np.pad(array, pads, constant_values=convert(e.b.value, e.dtype)[()])
+        return self._view(array, spans, [p[0] for p in pads])
 
     def _spans(self, index: Sequence[Expr]) -> list[_Span] | None:
         """Return the indices of a load as linear functions of the grid's axes, or None if one isn't."""

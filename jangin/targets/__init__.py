@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from jangin import environment
+from jangin.environment import HOST
 from jangin.runtime.device import LoadError
 from jangin.targets.host import host
 from jangin.targets.target import Target
@@ -66,7 +67,7 @@ def resolve(target: str | Target | None = None) -> Target:
     if isinstance(target, Target):
         return target
     target = OTHER_NAMES.get(target, target)
-    if target in ("cpu", "host"):
+    if target in HOST:
         return host()
     from jangin.targets import systems
     from jangin.targets.several import SEPARATOR, several
@@ -107,12 +108,6 @@ def _default() -> Target:
         raise type(error)(f"the environment's {environment.TARGET}: {error}") from None
 
 
-def origin(target: str | Target | None) -> str:
-    """Return the words that an error adds if the target's name comes from the environment, else ""."""
-    named = target is None and environment.target_name()
-    return f" (the environment's {environment.TARGET})" if named else ""
-
-
 def _nearest(name: str) -> str:
     """Return the suggestion for an unknown target: similar names, or the targets that have a feature of this
     name."""
@@ -127,4 +122,4 @@ def _nearest(name: str) -> str:
     return ";"
 
 
-__all__ = ["NAMED", "Target", "origin", "resolve"]
+__all__ = ["NAMED", "Target", "resolve"]
