@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import onnx.defs
 import pytest
 
 from jangin.frontends.onnx import library, standard
+from jangin.frontends.onnx.operators import OPERATORS, families
 
 TABLE = Path(standard.__file__).parent / "standard.txt"
 LAST = library.schemas().schema_version_map()
@@ -68,3 +70,15 @@ print("onnx.onnx_cpp2py_export" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
     assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+def test_rare_modules_list_their_operators() -> None:
+    for name, listed in OPERATORS.rare.items():
+        module = importlib.import_module(f"jangin.frontends.onnx.operators.{name}")
+        declared = {
+            (entry.domain, entry.name)
+            for value in vars(module).values()
+            if getattr(value, "__module__", "") in (module.__name__, families.__name__)
+            for entry in getattr(value, "operators", ())
+        }
+        assert declared == listed, name

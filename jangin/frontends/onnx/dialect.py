@@ -11,11 +11,11 @@ from jangin.frontends.onnx.blocked import keep_blocks
 from jangin.frontends.onnx.importer import split_op
 from jangin.frontends.onnx.nchwc import with_blocks
 from jangin.frontends.onnx.operators import OPERATORS
-from jangin.frontends.onnx.operators.qlinear import LEVEL_OF_INT8
 from jangin.frontends.onnx.operators.strings import MEASURING, MOVING, is_text, moved
 from jangin.frontends.onnx.qdq import fuse_quantized
 from jangin.frontends.onnx.registry import find
 from jangin.frontends.onnx.schema import check_types, has_body
+from jangin.frontends.onnx.types import LEVEL_OF_INT8
 from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 from jangin.ops.nontensor import type_of

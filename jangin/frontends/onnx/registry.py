@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any, TypeVar
@@ -51,12 +51,14 @@ class Operators(Mapping[tuple[str, str], tuple[Operator, ...]]):
     """The operators that are declared in modules, by domain and name. The versions of an operator are in
     ascending order.
 
-    `rare` names more modules of `frontends.onnx.operators` by the domain of their operators. They are
-    imported when an operator of the domain, or the whole table, is asked for."""
+    `rare` names more modules of `frontends.onnx.operators`, each with its operators as a text: names, with
+    "domain:" in front of those outside of the standard's domain. A module is imported when one of its
+    operators, or the whole table, is asked for."""
 
-    def __init__(self, modules: Iterable[ModuleType], rare: Mapping[str, Sequence[str]]) -> None:
+    def __init__(self, modules: Iterable[ModuleType], rare: Mapping[str, str]) -> None:
         self._found: dict[tuple[str, str], tuple[Operator, ...]] = {}
-        self._rare = dict(rare)
+        self.rare = {module: {_key(name) for name in names.split()} for module, names in rare.items()}
+        self._waiting = [*rare]
         self._add(modules)
 
     def _add(self, modules: Iterable[ModuleType]) -> None:
@@ -67,23 +69,27 @@ class Operators(Mapping[tuple[str, str], tuple[Operator, ...]]):
                     versions = {o.since: o for o in (*self._found.get(key, ()), entry)}
                     self._found[key] = tuple(versions[s] for s in sorted(versions))
 
-    def _complete(self, domains: Iterable[str]) -> None:
-        for domain in domains:
-            names = self._rare.get(domain, ())
-            self._add(import_module(f"jangin.frontends.onnx.operators.{name}") for name in names)
-            self._rare.pop(domain, None)
+    def _import(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._add([import_module(f"jangin.frontends.onnx.operators.{name}")])
+            self._waiting = [other for other in self._waiting if other != name]
 
     def __getitem__(self, key: tuple[str, str]) -> tuple[Operator, ...]:
-        self._complete(key[:1])
+        self._import([name for name in self._waiting if key in self.rare[name]])
         return self._found[key]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        self._complete([*self._rare])
+        self._import([*self._waiting])
         return iter(self._found)
 
     def __len__(self) -> int:
-        self._complete([*self._rare])
+        self._import([*self._waiting])
         return len(self._found)
+
+
+def _key(name: str) -> tuple[str, str]:
+    domain, _, operator = name.rpartition(":")
+    return domain, operator
 
 
 def find(operators: Operators, domain: str, name: str, opset: int) -> Operator | None:

@@ -14,6 +14,7 @@ from jangin.frontends.onnx.operators.quantize import qlinear_conv
 from jangin.frontends.onnx.operators.recurrent import lstm_layer
 from jangin.frontends.onnx.operators.window import average_pool_, global_average_pool
 from jangin.frontends.onnx.registry import Lowering, op
+from jangin.frontends.onnx.types import LEVEL_OF_INT8
 from jangin.ir.dtype import F32, I32, I64, DType
 from jangin.ir.expr import Buffer, Expr, cast, select
 from jangin.ir.expr import binary as operation
@@ -37,8 +38,6 @@ from jangin.ops.reduce import reduce_over
 from jangin.ops.values import Tensor
 
 DOMAIN = "com.microsoft"
-LEVEL_OF_INT8 = 4
-"""The `accuracy_level` at which activations may be rounded to int8."""
 FEW_ROWS = 4
 """Up to this many rows are multiplied by DequantizeLinear's weights in their blocks. More rows are multiplied
 by dequantized weights.
