@@ -11,6 +11,8 @@ compiler.
 from __future__ import annotations
 
 import importlib
+import sys
+from importlib.machinery import PathFinder
 from typing import TYPE_CHECKING, Any
 
 from jangin.version import __version__
@@ -113,25 +115,28 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in ("blas", "onnxruntime", "optim"):
-        return _module(name, f"jangin.{name}")
+        return importlib.import_module(f"jangin.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'jangin' has no attribute {name!r}")
-    return getattr(_module(name, _HOMES[name]), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)
 
 
-def _module(name: str, home: str) -> Any:
-    """Import the module of a public name. Raises ModuleNotFoundError with a remedy if jangin-runtime is
-    installed alone and doesn't have the module."""
-    try:
-        return importlib.import_module(home)
-    except ModuleNotFoundError as missing:
-        if missing.name is None or not missing.name.startswith("jangin."):
-            raise
-        raise ModuleNotFoundError(
-            f"jangin.{name} belongs to the compiler, and only jangin-runtime is installed here, which loads "
-            "and runs compiled models: pip install jangin",
-            name=missing.name,
-        ) from None
+class _Remedy:
+    """A finder that finds nothing and is asked last. It names the remedy if jangin-runtime is installed alone
+    and doesn't have a module."""
+
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: Any = None) -> None:
+        """Raise ModuleNotFoundError with a remedy for a module of the compiler that isn't installed."""
+        if name.startswith("jangin.") and PathFinder.find_spec("jangin.compiler", __path__) is None:
+            raise ModuleNotFoundError(
+                f"{name} belongs to the compiler, and only jangin-runtime is installed here, which loads and "
+                "runs compiled models: pip install jangin",
+                name=name,
+            )
+
+
+sys.meta_path.append(_Remedy)
 
 
 def __dir__() -> list[str]:

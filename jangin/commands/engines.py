@@ -9,27 +9,26 @@ from jangin.bench.engines import PEERS, STUDIED, installed, lacking
 
 
 def parse_engines(text: str) -> tuple[str, ...]:
-    """Return the engines of a study's list, or all that are installed for "all". Raises ValueError for an
-    unknown one."""
-    if text == "all":
-        return tuple(e for e in STUDIED if e in ("jangin", "aot") or (e in PEERS and installed(e)))
-    return _known("--engines", text, STUDIED)
+    """Return the engines of a study's list, in which "all" stands for all that are installed. Raises
+    ValueError for an unknown one."""
+    every = tuple(e for e in STUDIED if e in ("jangin", "aot") or (e in PEERS and installed(e)))
+    return _known("--engines", text, STUDIED, every)
 
 
 def parse_peers(text: str) -> tuple[str, ...]:
-    """Return the peers of a list, or all that are installed for "all". Raises ValueError for an unknown one,
-    and for one that lacks a package, with the command that installs it."""
-    if text == "all":
-        return tuple(peer for peer in PEERS if not lacking(peer))
-    names = _known("--against", text, tuple(PEERS))
+    """Return the peers of a list, in which "all" stands for all that are installed. Raises ValueError for an
+    unknown one, and for one that lacks a package, with the command that installs it."""
+    every = tuple(peer for peer in PEERS if not lacking(peer))
+    names = _known("--against", text, tuple(PEERS), every)
     absent = [*filter(None, (lacking(name) for name in names if name in PEERS))]
     if absent:
         raise ValueError(f"--against {text}: {'; '.join(absent)}")
     return names
 
 
-def _known(option: str, text: str, known: tuple[str, ...]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(filter(None, text.split(","))))
+def _known(option: str, text: str, known: tuple[str, ...], every: tuple[str, ...]) -> tuple[str, ...]:
+    asked = filter(None, text.split(","))
+    names = tuple(dict.fromkeys(n for name in asked for n in (every if name == "all" else (name,))))
     for name in names:
         if name in known or _own_engine(name):
             continue

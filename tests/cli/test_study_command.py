@@ -140,3 +140,4 @@ def test_all_engines_are_those_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("jangin.commands.engines.installed", lambda e: "1" if e == "litert" else None)
     assert parse_engines("all") == ("jangin", "aot", "litert")
     assert parse_engines("mnn,jangin,mnn") == ("mnn", "jangin") and {"mnn", "jangin"} <= {*STUDIED}
+    assert parse_engines("mnn,all,jangin") == ("mnn", "jangin", "aot", "litert")

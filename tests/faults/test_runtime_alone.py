@@ -84,12 +84,27 @@ def test_each_kind_runs_with_numpy_alone(which: Kind, alone: Path, tmp_path: Pat
         which.confirm(found, given)
 
 
-@pytest.mark.parametrize("name", ["compile", "onnxruntime", "OnnxFormat"])
-def test_a_compilers_name_says_what_to_install(name: str, alone: Path) -> None:
-    done = run(alone, f"import jangin; jangin.{name}")
+@pytest.mark.parametrize(
+    ("program", "name"),
+    [
+        ("import jangin; jangin.compile", "compiler"),
+        ("import jangin; jangin.OnnxFormat", "frontends"),
+        ("import jangin; jangin.onnxruntime", "onnxruntime"),
+        ("import jangin.onnxruntime as onnxruntime", "onnxruntime"),
+        ("from jangin.onnxruntime import InferenceSession", "onnxruntime"),
+        ("import jangin.targets.x86", "targets"),
+    ],
+)
+def test_a_compilers_name_says_what_to_install(program: str, name: str, alone: Path) -> None:
+    done = run(alone, program)
     error = done.stderr.splitlines()[-1]
     assert error.startswith(f"ModuleNotFoundError: jangin.{name} belongs to the compiler"), done.stderr
     assert error.endswith(": pip install jangin")
+
+
+def test_a_misspelt_module_of_the_whole_package_is_just_missing() -> None:
+    done = run(ROOT, "import jangin.onnxruntim")
+    assert done.stderr.splitlines()[-1] == "ModuleNotFoundError: No module named 'jangin.onnxruntim'"
 
 
 def test_the_error_of_another_makers_missing_package_stays() -> None:
