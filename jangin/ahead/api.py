@@ -23,7 +23,7 @@ from jangin.ahead.memory import buffer_bytes
 from jangin.ahead.model import Model, Part, Tensor
 from jangin.ahead.sharing import RANGES, Sharing
 from jangin.backends.functions import NULL, FunctionWriter, Signature, Value, i32, i64, signature
-from jangin.backends.launches import Launches, arrays
+from jangin.backends.launches import Launches, arrays, operands
 from jangin.ir.checks import IN_RANGE
 from jangin.ir.expr import Expr, Var, const
 from jangin.ir.plan import ALIGN
@@ -89,7 +89,21 @@ class Api:
             rest = w.arithmetic("and", w.number_of(params["weights"]), i64(ALIGN - 1))
             w.refuse(w.compare("ne", rest, i64(0)), NO_WEIGHTS)
             w.store(place, i64(0), params["weights"])
+            for number, part in enumerate(model.parts):
+                self._once(number, part, params["weights"])
             w.ret(i32(0))
+
+    def _once(self, number: int, part: Part, weights: Value) -> None:
+        """Write the launches of a part that make constants of its weights."""
+        w, bases = self.w, {b.name: b.base or b.name for b in part.plan.buffers}
+        args, sizes = arrays(w, part.once)
+
+        def pointer(name: str) -> Value:
+            return w.at(weights, i64(self.model.weights.places[number][bases[name]]))
+
+        for launch in part.once:
+            kernel = operands(w, launch, pointer, args, sizes)
+            w.call(kernel, args, sizes, i64(0), w.value(launch.tasks), NULL)
 
     def _weights_at(self) -> Value:
         """Return the address of the weights. The written code returns an error if it isn't known."""
@@ -390,7 +404,7 @@ class Api:
             with w.define(self.functions[name]):
                 w.ret(w.element(table, 0))
         with w.define(self.functions["weights_bytes"]):
-            w.ret(i64(model.weights.bytes))
+            w.ret(i64(model.weights.room))
 
     def _table(self, name: str, texts: Sequence[str]) -> Value:
         """Write the function `name`, which returns a text by its number, or null for a wrong number. Return

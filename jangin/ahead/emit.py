@@ -54,8 +54,9 @@ class Emitted:
     """The result of `emit`.
 
     `files` are contents by name. `code` is the bytes of machine code, or None if it isn't made here. `ram` is
-    the bytes of working memory of a run on one thread, for the sizes `at` of the model's symbols. `stack` is
-    the most bytes of stack of such a run, or None if no compiler tells it."""
+    the bytes of working memory of a run on one thread, for the sizes `at` of the model's symbols. It
+    includes the weights that are transformed as they are loaded. `stack` is the most bytes of stack of such a
+    run, or None if no compiler tells it."""
 
     model: Model
     files: Mapping[str, Content]
@@ -247,7 +248,7 @@ def emitted(model: Model, kind: str) -> Emitted:
     """Return the code of a model."""
     files, code_bytes = _files(model, kind)
     ram, at = model.typical_bytes()
-    return Emitted(model, files, code_bytes.code, ram, at, code_bytes.stack)
+    return Emitted(model, files, code_bytes.code, ram + model.weights.made, at, code_bytes.stack)
 
 
 def _title(model: ModelSource) -> str:

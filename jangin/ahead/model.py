@@ -11,12 +11,14 @@ import numpy as np
 
 from jangin.ahead.estimates import STACK
 from jangin.ahead.memory import Memory, aligned, memory_of, typical_sizes
+from jangin.ahead.prepared import Prepared, prepared
 from jangin.ahead.state import State, Training, kept_between
 from jangin.ir.dtype import DType
 from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func
-from jangin.ir.plan import ALIGN, Plan, PlanBuffer
+from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
+from jangin.ir.plan import aligned as whole
 from jangin.ir.records import dataclass
 from jangin.once import once
 from jangin.targets.target import Target
@@ -53,12 +55,13 @@ class Tensor:
 @dataclass(frozen=True)
 class Part:
     """A plan, with the sizes of symbols that it is specialised for, and its memory. From the offset `aside`,
-    the arena has memory that the plan doesn't use."""
+    the arena has memory that the plan doesn't use. The launches `once` run as the weights are loaded."""
 
     plan: Plan
     sizes: Mapping[str, int]
     memory: Memory
     aside: Expr = const(0)
+    once: tuple[Launch, ...] = ()
 
     def with_aside(self, size: int) -> Part:
         """Return this part with an arena of `size` more bytes."""
@@ -71,18 +74,21 @@ class Part:
 @dataclass(frozen=True)
 class Weights:
     """All constants in one block of bytes. `places` has, for each part, each constant's offset in the block
-    by name."""
+    by name. `room` is the bytes of the block with the results of launches that run once, which follow."""
 
     arrays: tuple[tuple[int, Array], ...]
     places: tuple[Mapping[str, int], ...]
     bytes: int
+    room: int
 
     @classmethod
-    def of(cls, constants: Sequence[Mapping[str, Array]]) -> Weights:
+    def of(
+        cls, constants: Sequence[Mapping[str, Array]], made: Sequence[Sequence[tuple[str, int]]] = ()
+    ) -> Weights:
         """Return the weights of each part's constants. Equal contents are stored once. Each begins at a
-        multiple of ALIGN."""
+        multiple of ALIGN. `made` has each part's results of launches that run once, with their bytes."""
         known: dict[bytes, int] = {}
-        arrays, places, end = [], [], 0
+        arrays, places, end = [], list[dict[str, int]](), 0
         for own in constants:
             offsets = {}
             for name, array in own.items():
@@ -91,10 +97,20 @@ class Weights:
                 if digest not in known:
                     known[digest] = end
                     arrays.append((end, flat))
-                    end += -(-flat.nbytes // ALIGN) * ALIGN
+                    end += whole(flat.nbytes)
                 offsets[name] = known[digest]
             places.append(offsets)
-        return cls(tuple(arrays), tuple(places), end)
+        room = end
+        for results, offsets in zip(made, places, strict=False):
+            for name, size in results:
+                offsets[name] = room
+                room += whole(size)
+        return cls(tuple(arrays), tuple(places), end, room)
+
+    @property
+    def made(self) -> int:
+        """The bytes of the results of launches that run once."""
+        return self.room - self.bytes
 
     def chunks(self) -> list[Array]:
         """Return the bytes of the block as consecutive arrays."""
@@ -138,13 +154,18 @@ class Model:
     ) -> Model:
         """Return the description of a model's plans. `kept` gives the inputs that are kept between runs the
         outputs that are their next values."""
-        parts = tuple(Part(plan, sizes, memory_of(plan)) for plan, sizes in plans)
+        apart = target.machine.fusion.prepares
+        divided = [prepared(plan) if apart else Prepared(plan) for plan, _ in plans]
+        parts = tuple(
+            Part(d.plan, sizes, memory_of(d.plan), once=d.launches)
+            for d, (_, sizes) in zip(divided, plans, strict=True)
+        )
         state = None
         if kept:
             to = WORD if target.outputs == ("c",) else ALIGN
             state, sizes_aside = kept_between(kept, [p.plan for p in parts], to)
             parts = tuple(p.with_aside(size) for p, size in zip(parts, sizes_aside, strict=True))
-        weights = Weights.of([p.plan.constants for p in parts])
+        weights = Weights.of([d.plan.constants for d in divided], [d.sizes for d in divided])
         return cls(name, prefix, target, parts, weights, beside, state, quantization or {})
 
     @property
@@ -208,7 +229,7 @@ class Model:
         return {
             launch.function: part.plan.kernels[launch.kernel]
             for part in self.parts
-            for launch in part.plan.launches
+            for launch in (*part.once, *part.plan.launches)
             if not launch.is_idle
         }
 
@@ -234,7 +255,8 @@ class Model:
     @property
     def ram(self) -> int:
         """The bytes of RAM that a run on one thread takes with its stack, without inputs and outputs."""
-        return self.typical_bytes()[0] + (0 if self.state is None else self.state.size) + STACK
+        state = 0 if self.state is None else self.state.size
+        return self.typical_bytes()[0] + state + self.weights.made + STACK
 
     def typical_bytes(self) -> tuple[int, dict[str, int]]:
         """Return the most bytes of working memory that a run on one thread needs for typical sizes, and these

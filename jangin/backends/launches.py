@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from jangin.backends.functions import NULL, FunctionWriter, Value, i64, signature
+from jangin.backends.functions import NULL, FunctionWriter, Signature, Value, i64, signature
 from jangin.ir.expr import Const
 from jangin.ir.plan import ONE, ZERO, Launch
 from jangin.ir.records import dataclass
@@ -37,11 +37,7 @@ class Launches:
         w = self.writer
         if launch.is_idle:
             return
-        for n, name in enumerate(launch.args):
-            w.store(self.args, i64(n), self.pointer(name))
-        for n, size in enumerate(launch.symbols):
-            w.store(self.sizes, i64(n), w.value(size))
-        kernel = signature(KERNEL, launch.function)
+        kernel = operands(w, launch, self.pointer, self.args, self.sizes)
         tasks, grain = w.value(launch.tasks), w.value(launch.grain)
         if launch.rounds != ONE:
             last = w.at(self.sizes, i64(8 * len(launch.symbols)))
@@ -50,6 +46,17 @@ class Launches:
             w.call(kernel, self.args, self.sizes, i64(0), tasks, self.scratch)
         else:  # the shared call handles no tasks, and runs grain 0 on the caller
             self.share(w.address(kernel), tasks, grain)
+
+
+def operands(
+    w: FunctionWriter, launch: Launch, pointer: Callable[[str], Value], args: Value, sizes: Value
+) -> Signature:
+    """Write the stores of a launch's arguments and sizes to arrays. Return its kernel's function."""
+    for n, name in enumerate(launch.args):
+        w.store(args, i64(n), pointer(name))
+    for n, size in enumerate(launch.symbols):
+        w.store(sizes, i64(n), w.value(size))
+    return signature(KERNEL, launch.function)
 
 
 def arrays(w: FunctionWriter, launches: Sequence[Launch]) -> tuple[Value, Value]:

@@ -47,6 +47,7 @@ class FusionFigures:
       the depthwise part is nearly all of the work, and slower in parts. With more, no gain could be measured.
     - `image_rows`: a separable convolution with fewer rows isn't fused: tasks would be too few or too small.
     - `byte_weights`: weights of int8 models are stored as bytes if products read them as int16 or f32.
+    - `prepares`: launches that read constants alone run once, when the program gets its weights.
     - `small_values`: memory is scarce. A value is kept small if its reader can widen it, and bytes are padded
       as words of four. Kernels write over what they have read.
     """
@@ -58,6 +59,7 @@ class FusionFigures:
     pointwise: tuple[int, int] = (24, 64)
     image_rows: int = 28
     byte_weights: bool = False
+    prepares: bool = False
     small_values: bool = False
 
 

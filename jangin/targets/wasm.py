@@ -27,7 +27,8 @@ WASM: tuple[Row, ...] = (
 
 WASM32 = Target(
     "wasm32", "wasm32-unknown-unknown", "generic", "+simd128,+bulk-memory,+sign-ext,+nontrapping-fptoint",
-    WASM, Processor(16, 16, products=(products.DOT2,), fusion=FusionFigures(byte_weights=True)),
+    WASM,
+    Processor(16, 16, products=(products.DOT2,), fusion=FusionFigures(byte_weights=True, prepares=True)),
     outputs=("shared",),
 )  # fmt: skip
 """WebAssembly with 128-bit vectors (SIMD128), in one thread.

@@ -63,7 +63,12 @@ def test_casts(tmp_path: Path) -> None:
 
 
 def integers(
-    channels: int = 5, outputs: int = 7, kernel: int = 3, group: int = 1, size: tuple[int, int] = (13, 11)
+    channels: int = 5,
+    outputs: int = 7,
+    kernel: int = 3,
+    group: int = 1,
+    size: tuple[int, int] = (13, 11),
+    batch: int | str = 1,
 ) -> onnx.ModelProto:
     """A quantized convolution (QDQ) of bytes, by default with odd sizes."""
     rng = np.random.default_rng()
@@ -78,7 +83,7 @@ def integers(
         "yz": np.uint8(100),
     }
     text = f"""<ir_version: 8, opset_import: ["": 18]>
-    g (float[1, {channels}, {height}, {width}] x) => (float[1, {outputs}, {height}, {width}] y) {{
+    g (float[{batch}, {channels}, {height}, {width}] x) => (float[{batch}, {outputs}, {height}, {width}] y) {{
         q = QuantizeLinear(x, xs, xz)
         f = DequantizeLinear(q, xs, xz)
         k = DequantizeLinear<axis = 0>(w, ws, wz)
@@ -103,7 +108,7 @@ def test_integers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("channels", "outputs", "kernel", "group", "size"),
     [
-        pytest.param(32, 16, 3, 1, (34, 30), id="transformed in the run"),
+        pytest.param(32, 16, 3, 1, (34, 30), id="transformed as they load"),
         pytest.param(24, 20, 1, 1, (5, 6), id="pairs"),
         pytest.param(40, 40, 3, 40, (9, 7), id="by channel"),
         pytest.param(1, 16, 5, 1, (12, 9), id="one channel"),
@@ -120,6 +125,18 @@ def test_weights_stay_bytes(
     np.testing.assert_array_equal(y, expected.reshape(-1))
     # besides the weights, a channel has four words: bias, factor, and sums for zero points
     assert (tmp_path / "model.bin").stat().st_size <= outputs * (channels // group * kernel**2 + 16) + 64
+
+
+def test_weights_are_transformed_as_they_are_loaded(tmp_path: Path) -> None:
+    """Each run reads the same transformed weights, which aren't in the file."""
+    model = integers(16, 32, size=(33, 31), batch="n")
+    rng = np.random.default_rng()
+    runs = [(rng.standard_normal((n, 16, 33, 31)).astype(np.float32), {"n": n}) for n in (2, 1, 3)]
+    emitted, here = jangin.emit(model, "shared", "wasm32", name="model"), jangin.compile(model, "x86-64-v2")
+    assert emitted.model.weights.made >= 16 * 32 * 16 * 2 > emitted.weights
+    assert all(len(p.once) == 1 for p in emitted.model.parts)
+    for (x, _), (y,) in zip(runs, in_node(model, runs, tmp_path), strict=True):
+        np.testing.assert_array_equal(y, here(x).reshape(-1))
 
 
 def test_sizes_known_at_run_time(tmp_path: Path) -> None:
@@ -182,7 +199,9 @@ writeFileSync("made.json", JSON.stringify(all));
 def test_workers_share_launches(tmp_path: Path) -> None:
     """Results are the same on one to three threads, of which some may have nothing to do."""
     model, x = integers(16, 24, 3, 1, (40, 36)), np.random.default_rng().standard_normal((1, 16, 40, 36))
-    jangin.emit(model, "shared", "wasm32-threads", name="model").save(tmp_path)
+    emitted = jangin.emit(model, "shared", "wasm32-threads", name="model")
+    assert emitted.model.weights.made  # Winograd's weights
+    emitted.save(tmp_path)
     x.astype(np.float32).tofile(tmp_path / "x.raw")
     (tmp_path / "run.mjs").write_text(SHARED)
     done = subprocess.run(["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=600)

@@ -44,7 +44,7 @@ def plan_buffers(
     sources = {n: node.source or node.name for node in order for n in node.outputs}
     for b in buffers:
         _check_size(b, sources.get(b.name, "an input or constant"))
-    return _with_offsets(buffers)
+    return with_offsets(buffers)
 
 
 def _check_size(b: PlanBuffer, source: object) -> None:
@@ -94,7 +94,7 @@ def _buffer(graph: Graph, name: str, base: str, live: tuple[int, int]) -> PlanBu
     return PlanBuffer(name, dtype, shape, kind, live)
 
 
-def _with_offsets(buffers: Sequence[PlanBuffer]) -> tuple[PlanBuffer, ...]:
+def with_offsets(buffers: Sequence[PlanBuffer]) -> tuple[PlanBuffer, ...]:
     """Return the buffers with arena offsets if all sizes are known, else unchanged."""
     sizes: dict[str, int] = {}
     for b in buffers:

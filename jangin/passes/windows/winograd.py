@@ -220,7 +220,9 @@ class _Winograd(Editor):
             return None
         height, width = (expected(size, self.symbols) for size in (m.height, m.width))
         sizes = height, width, m.terms, m.outputs
-        if m.changing:  # one transform of the weights is for all images of a batch
+        fusion = self.target.machine.fusion
+        if m.changing and not (m.stored and fusion.prepares):
+            # one transform of the weights is for all images of a batch
             images = static_shape((m.images,))
             if images is None or self.target.groups or self.target.machine.lanes(F32.bytes) == 1:
                 return None
