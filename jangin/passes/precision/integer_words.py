@@ -91,9 +91,7 @@ class Words:
         A product of one row waits for its weights, and pairs take twice the words that bytes do. DOT4U is
         therefore preferred to DOT2 here, even if it takes several instructions.
         """
-        dots, machine = self.target.machine.products, self.target.machine
-        if machine.fusion.byte_weights and machine.floats and not of_one_row(node, self.graph):
-            dots = tuple(d for d in dots if not d.of_bytes)  # f32 reads bytes too, in fewer instructions
+        dots = self.target.machine.products
         row = self.target.product_row(DOT4U, self.target.machine.lanes(I32.bytes))
         several = row is not None and row.multiplies > 1
         if DOT4U in dots or DOT2 not in dots or not several or not of_one_row(node, self.graph):
