@@ -18,8 +18,7 @@ TYPES: Mapping[int, DType] = {code: DTYPES[name] for code, name in _CODES.items(
 TEXT = 8
 """The number of the element type string in onnx.proto's `TensorProto.DataType`."""
 LEVEL_OF_INT8 = 4
-"""The `accuracy_level` at which activations may be rounded to int8, as ONNX Runtime's contrib operators number
-it."""
+"""The `accuracy_level` of ONNX Runtime's contrib operators at which activations may be rounded to int8."""
 _NAMES = {
     "f64": "double", "f32": "float", "f16": "float16", "bf16": "bfloat16", "bool": "bool", "string": "string",
     "f8e4m3fn": "float8e4m3fn", "f8e4m3fnuz": "float8e4m3fnuz", "f8e5m2": "float8e5m2",

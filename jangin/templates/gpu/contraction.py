@@ -133,8 +133,8 @@ class Contraction(Template):
                         choices += [{**params, "share": n} for params in every for n in parts]
         if not self.gpu.compiling:
             return choices
-        few = FEW if self.rows <= FEW_ROWS else ()
-        own = [{"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": 0, "ahead": 0} for ty, tx, tm, tn in few]
+        tiles = FEW if self.rows <= FEW_ROWS else ()
+        own = [{"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": 0, "ahead": 0} for ty, tx, tm, tn in tiles]
         return [self.common, *own, *choices]
 
     def _tiles(self, params: Params) -> int:
