@@ -59,7 +59,7 @@ ALLOWED = {
     "environment": set(),
     "compiler.cache": {"environment"},
     "compiler.source": {"frontends", "frontends.table", "ir", "mapped"},
-    "options": {"frontends.table", "targets"},
+    "options": {"environment", "frontends.table", "targets"},
     "compiler.plans": {
         "backends", "compiler.kernels", "ir", "mapped", "options", "passes", "runtime", "templates",
     },
@@ -79,8 +79,8 @@ ALLOWED = {
     },
     "compiler.interpreted": {"compiler.cases", "frontends", "ir", "ops", "options", "passes", "runtime"},
     "compiler.awaited": {
-        "compiler.interpreted", "compiler.local", "compiler.request", "compiler.source", "frontends", "ir",
-        "options", "processes.isolated", "runtime", "runtime.system", "targets",
+        "compiler.interpreted", "compiler.local", "compiler.request", "compiler.source", "environment",
+        "frontends", "ir", "options", "processes.isolated", "runtime", "runtime.system", "targets",
     },
     "compiler.pipeline": {
         "backends", "compiler.account", "compiler.build", "compiler.cases", "processes.forked",
@@ -110,7 +110,7 @@ ALLOWED = {
     },
     "compiler.local": {
         "compiler.cache", "compiler.objective", "processes.isolated", "options", "compiler.request",
-        "compiler.source", "frontends", "frontends.table", "ir", "runtime", "targets",
+        "compiler.source", "environment", "frontends", "frontends.table", "ir", "runtime", "targets",
     },
     "processes.handed": {"files", "ir", "mapped", "runtime", "runtime.system"},
     "processes.isolated": {
@@ -122,9 +122,9 @@ ALLOWED = {
     },
     "processes.forked": {"ir", "runtime.system"},
     "ahead": {
-        "backends", "options", "compiler.cases", "compiler.pipeline", "compiler.request", "custom", "files",
-        "frontends", "frontends.table", "ir", "passes", "runtime", "runtime.system", "targets", "tune",
-        "version",
+        "backends", "options", "compiler.cases", "compiler.pipeline", "compiler.request", "custom",
+        "environment", "files", "frontends", "frontends.table", "ir", "passes", "runtime", "runtime.system",
+        "targets", "tune", "version",
     },
     "optim": {"ir", "ops"},
     "blas": {

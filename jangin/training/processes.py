@@ -28,8 +28,9 @@ from jangin.training.runner import Runner, as_array
 FIRST, SECOND, STEPS, MEETING = "first.jgn", "second.jgn", "steps.pickle", "meeting"
 """Files of a folder that all processes read: two plans, the meaning of their inputs, and PyTorch's store."""
 
-ENDING = 5.0
-"""Seconds to wait for the end of a process whose connections are closed. It takes some hundredths."""
+ENDING = 60.0
+"""Seconds to wait for the end of a process whose connections are closed. It takes some hundredths, but
+seconds if other programs take all processors."""
 
 
 def shares(batch: Any, count: int) -> list[tuple[Array, ...]]:

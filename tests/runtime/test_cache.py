@@ -13,7 +13,7 @@ import pytest
 from plans import chain
 
 from jangin.compiler.cache import Cache, installed, key
-from jangin.runtime.artifact import Artifact
+from jangin.runtime.compiled import read_artifact
 from jangin.tune.store import Store
 
 
@@ -56,10 +56,10 @@ def test_artifacts_and_damage(tmp_path: Path) -> None:
     name = key(["m"])
     path = cache.put(name, made.save)
     assert path is not None
-    found = cache.load(name, Artifact.read)
+    found = cache.load(name, read_artifact)
     assert found is not None and found.objects == made.objects
     path.write_bytes(path.read_bytes()[:-1])
-    assert cache.load(name, Artifact.read) is None
+    assert cache.load(name, read_artifact) is None
     assert not path.exists()
 
 
