@@ -45,7 +45,7 @@ def read_picture(path: Path, spec: TensorSpec, pixels: str, crop: float = 1.0) -
     sizes = [d if isinstance(d, int) else None for d in spec.shape]
     last = len(sizes) == 4 and sizes[3] in (1, 3)
     if len(sizes) != 4 or sizes[3 if last else 1] not in (1, 3):
-        raise ValueError(f"input {spec} takes no picture: it is not a batch of 1 or 3 channels")
+        raise ValueError(f"input {spec} takes no picture, as it has not 1 or 3 channels: give a .npy file")
     channels, height, width = (sizes[3], *sizes[1:3]) if last else sizes[1:]
     with Image.open(path) as image:
         image = image.convert("L" if channels == 1 else "RGB")

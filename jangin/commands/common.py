@@ -37,6 +37,7 @@ from jangin.frontends.onnx.format import OnnxFormat
 from jangin.frontends.table import format_of
 from jangin.ir.graph import Array
 from jangin.ir.limits import Limits
+from jangin.ir.program import IN_STEPS
 from jangin.options import ABOUT, Common, Given, Options
 from jangin.pictures import PICTURES, read_picture
 from jangin.runtime.executable import Executable
@@ -327,9 +328,7 @@ def single_plan(exe: Runnable, model: Path, feeds: Mapping[str, Array]) -> Execu
             f"{model} is for several devices at once, and this command takes only models for one"
         )
     if isinstance(exe, ProgramExecutable):
-        raise ValueError(
-            f"{model} is a program of {len(exe.artifact.parts)} plans; this is for models that are one"
-        )
+        raise ValueError(f"this command can't take {model}: {IN_STEPS}")
     return exe
 
 

@@ -37,6 +37,7 @@ from jangin.ir.graph import Graph, Node
 from jangin.ir.graph_text import print_graph
 from jangin.ir.limits import within
 from jangin.ir.plan import Plan
+from jangin.ir.program import IN_STEPS
 from jangin.ir.text import print_func, print_plan
 from jangin.options import Options
 from jangin.passes.fusion.stages import is_opaque, opaque_func, stages
@@ -255,7 +256,9 @@ def _inspect_part(made: Artifact | ProgramArtifact, after: str, placement: bool,
 
 def _inspect_program(artifact: ProgramArtifact, after: str, kernel: str) -> None:
     if kernel:
-        raise ValueError("--kernel is for models that are one plan; this one is a program of several")
+        raise ValueError(
+            f"--kernel shows the loops of no kernel here, because {IN_STEPS}: leave --kernel out"
+        )
     if after:
         say(program_text(artifact))
     else:

@@ -27,6 +27,7 @@ from jangin.compiler.account import Account
 from jangin.compiler.driver import build_by
 from jangin.files import write_whole, writing
 from jangin.ir.graph import Array
+from jangin.ir.program import IN_STEPS
 from jangin.options import LATENCY
 from jangin.runtime.compiled import Compiled, signature, targets, weight_bytes
 from jangin.runtime.encryption import save_encrypted
@@ -102,7 +103,7 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
     if isinstance(exe, SeveralExecutable):
         raise ValueError("--profile is for one device; this model is for several at once")
     if isinstance(exe, ProgramExecutable):
-        raise ValueError("--profile is for models that are one plan; this one is a program of several")
+        raise ValueError(f"--profile can't time kernels one by one: {IN_STEPS}")
     if isinstance(exe, StatefulExecutable):
         raise ValueError("--profile is for models without state; this one keeps some from run to run")
     timings = exe.profile(feeds)

@@ -20,7 +20,7 @@ from jangin.frontends.format import ModelSource
 from jangin.ir import limits
 from jangin.ir.graph import Graph
 from jangin.ir.plan import Plan
-from jangin.ir.program import Program
+from jangin.ir.program import IN_STEPS, Program
 from jangin.ir.records import dataclass
 from jangin.ir.verify import checked, verify_graph
 from jangin.mapped import release
@@ -75,7 +75,9 @@ def tuning_graph(model: ModelSource, options: Options) -> Graph:
     variants = cases(loaded(model, options), options).made
     graph = next((c.graph for c in variants if c.fits(options.sizes or {})), variants[0].graph)
     if has_steps(graph):
-        raise ValueError("the model runs in steps that depend on its data, and only one plan can be tuned")
+        raise ValueError(
+            f"{IN_STEPS}, and can't be tuned: fix sizes with shapes=, or export it without branches and loops"
+        )
     return optimize(graph, options)
 
 

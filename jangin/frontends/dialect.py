@@ -5,7 +5,8 @@ lowers them one by one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -66,6 +67,20 @@ Lowering = Callable[[Builder, Node, Inputs, Bodies], Outputs]
 caller adds the node, its inputs and their types."""
 
 
+OWN = "give your own with operators=[...] (see jangin.custom)"
+"""The remedy for an operator that isn't supported, or not in the way in which a model uses it."""
+
+FIXED = "fix sizes with shapes=, or export the model with fixed sizes"
+"""The remedy for an operator that needs sizes that aren't known while compiling."""
+
+
+def near(name: str, known: Iterable[str], least: float = 0.8) -> str:
+    """Return a remark on the most similar supported name, or "". `least` is the least similarity, on
+    difflib's scale to 1."""
+    close = difflib.get_close_matches(name, [*known], 1, least)
+    return f" ({close[0]} is)" if close else ""
+
+
 class Dialect(Protocol):
     """The operators of one or more formats. A custom dialect derives from this class to inherit its
     defaults."""
@@ -78,7 +93,7 @@ class Dialect(Protocol):
 
     def remedy(self, node: Node) -> str:
         """Return the reason why an unsupported node isn't supported, and the nearest remedy."""
-        return "there is no such operator: give your own with operators=[...] (see jangin.custom)"
+        return f"there is no such operator: {OWN}"
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
         """Return the attributes that a caller's own operator gets: the node's, without those that the

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from jangin.frontends import control
-from jangin.frontends.dialect import Dialect, Imported, Inputs, Scope
+from jangin.frontends.dialect import FIXED, OWN, Dialect, Imported, Inputs, Scope
 from jangin.ir import limits
 from jangin.ir.expr import Var, const, ne
 from jangin.ir.graph import FUNCTION, CompileError, Graph, ImportedAttributes, Node, Value
@@ -25,6 +25,8 @@ from jangin.ops.values import OwnGradient, Tensor
 from jangin.passes.constraints import broadcast_sizes, constraints
 from jangin.passes.partition import has_steps, prune, renamed
 
+REMEDIES = dict.fromkeys(("must be known", "needs known sizes"), FIXED) | {"not supported": OWN}
+"""Remedies for a node's error, by the end of its reason."""
 Env = dict[str, Item | None]
 Custom = Mapping[tuple[str, str], Callable[..., Any]]
 """A caller's own operators by domain and name."""
@@ -224,7 +226,10 @@ class _Lowering:
         except (control.RanksDiffer, MemoryError, RecursionError):
             raise
         except CompileError as error:
-            raise _explained(node, inputs, str(error), error.symbols) from error
+            reason = str(error)
+            if node.op not in self.custom:
+                reason += next((f": {r}" for end, r in REMEDIES.items() if reason.endswith(end)), "")
+            raise _explained(node, inputs, reason, error.symbols) from error
         except Exception as error:  # a lowering met what its operator does not define
             other = next((t for t in inputs if isinstance(t, NonTensor)), None)
             how = "so" if other is None else f"for a {other}"

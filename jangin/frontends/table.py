@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -37,6 +38,9 @@ FORMATS: tuple[Format, ...] = (
 )  # fmt: skip
 """The formats in the order in which they are tried. Those that accept almost any bytes come last."""
 
+ANEW = "copy the file again, or export or convert the model again"
+"""The remedy for a damaged file."""
+
 
 def is_own(reader: Format) -> bool:
     """Tell if a format is one of Jangin's formats, with whatever settings."""
@@ -58,11 +62,20 @@ def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequenc
         sized(bytes_of(contents, reader))
         try:
             return reader.load(contents, shapes or {})
-        except (CompileError, OSError, ImportError, MemoryError, RecursionError):
-            raise
+        except (CompileError, OSError, ImportError, MemoryError, RecursionError) as error:
+            if type(error) is not CompileError or not (remedy := _remedy(str(error))):
+                raise
+            raise CompileError(f"{error}: {remedy}") from error
         except Exception as error:  # the model's contents don't fit its format
             why = f"{type(error).__name__}: {error}"
-            raise CompileError(f"the {reader.name} model is malformed: {why}") from error
+            raise CompileError(f"the {reader.name} model is malformed ({why}): {ANEW}") from error
+
+
+def _remedy(reason: str) -> str:
+    """Return what a model's author can do about a reason for which a file isn't read, or ""."""
+    if reason.endswith("not supported"):
+        return "export or convert the model without it"
+    return ANEW if re.search(r"damaged|cut (short|off)", reason) else ""
 
 
 def bytes_of(contents: Contents, reader: Format) -> int:

@@ -16,6 +16,9 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range
 from jangin.ir.sources import NO_SOURCE, Sources
 
+IN_STEPS = "the model runs in steps (branches, loops, or sizes that a run computes)"
+"""The reason in errors for what is only possible for models that are one plan. Users don't know plans."""
+
 
 @dataclass(frozen=True)
 class Segment:

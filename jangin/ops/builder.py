@@ -368,7 +368,10 @@ class Builder(Values):
     def _reshaped(self, x: Tensor, dims: Shape) -> Tensor:
         old, new = static_shape(x.shape), static_shape(dims)
         if old is not None and new is not None and math.prod(old) != math.prod(new):
-            raise CompileError(f"{x} can't be reshaped to [{', '.join(map(str, dims))}]: other element count")
+            to = ", ".join(map(str, dims))
+            raise CompileError(
+                f"{x} can't be reshaped to [{to}]: it has {math.prod(old)} elements, not {math.prod(new)}"
+            )
         return self.node(core.Reshape(dims), [x])
 
     def transpose(self, x: Tensor, perm: Sequence[int]) -> Tensor:

@@ -315,7 +315,9 @@ def _concat_infer(ins: Sequence[Value], attrs: Concat) -> Typed:
             if i != axis
         )
         if not fits:
-            raise CompileError(f"a concatenation of {ins[0]} and {v} along axis {axis}: the shapes don't fit")
+            raise CompileError(
+                f"a concatenation of {ins[0]} and {v} along axis {axis}: all other sizes must be equal"
+            )
     return dtype, (*shape[:axis], simplify(total), *shape[axis + 1 :])
 
 
@@ -421,7 +423,7 @@ def _gather_te(ins: Sequence[Buffer], out: Buffer, attrs: Gather) -> tuple[Stage
 def _index_check_infer(ins: Sequence[Value], attrs: IndexCheck) -> Typed:
     _, shape = typed(ins[0])
     if len(attrs.sizes) > 1 and (not shape or shape[-1] != const(len(attrs.sizes))):
-        raise CompileError(f"index tuples {ins[0]} don't fit {len(attrs.sizes)} axes")
+        raise CompileError(f"index tuples {ins[0]} must have {len(attrs.sizes)} entries along the last axis")
     return I64, ()
 
 

@@ -90,7 +90,7 @@ def gather_elements(
 ) -> Tensor:
     """Return numpy.take_along_axis: x at each element's own index along `axis`, in the indices' shape."""
     if indices.rank != x.rank:
-        raise CompileError(f"the elements of {x} at {indices}: the ranks differ")
+        raise CompileError(f"the elements of {x} at {indices}: both must have one rank")
     at = axis_of(axis, x.rank)
     return take_along(b, x, in_range(b, indices, x.shape[at], from_end=from_end), at)
 
@@ -114,7 +114,9 @@ def gather_nd(
     depth = tuple_length(indices)
     taken = batch_dims + depth
     if indices.rank == 0 or taken > x.rank:
-        raise CompileError(f"the slices of {x} at {indices}: the index tuples are too long")
+        raise CompileError(
+            f"the slices of {x} at {indices}: an index tuple may have at most {x.rank - batch_dims} entries"
+        )
     indices = in_range(b, indices, *x.shape[batch_dims:taken], from_end=from_end)
     outer = indices.rank - 1
 

@@ -20,7 +20,7 @@ def matmul(b: Builder, x: Tensor, y: Tensor, *, dtype: DType | None = None) -> T
     x's.
     """
     if not x.rank or not y.rank:
-        raise CompileError(f"a matrix product of {x} and {y}: an operand is a scalar")
+        raise CompileError(f"a matrix product of {x} and {y}: both must have at least one axis")
     left = x if x.rank > 1 else b.reshape(x, [1, *x.shape])
     right = y if y.rank > 1 else b.reshape(y, [*y.shape, 1])
     out = b.matmul(left, right, dtype=dtype)
@@ -55,7 +55,7 @@ def gemm(
     """Return alpha * x y + beta * c for matrices x[M, K] and y[K, N], each transposed first if asked. `c`
     broadcasts to [M, N]."""
     if x.rank != 2 or y.rank != 2:
-        raise CompileError(f"a gemm of {x} and {y}: both must be matrices")
+        raise CompileError(f"a gemm of {x} and {y}: both must be matrices, of rank 2")
     out = b.matmul(x, y, transpose_a=transpose_x, transpose_b=transpose_y)
     if c is not None:
         c = _bias(b, c, out)
@@ -71,7 +71,7 @@ def _bias(b: Builder, c: Tensor, out: Tensor) -> Tensor:
     for d, size in zip(c.shape, out.shape[out.rank - c.rank :], strict=False):
         fits = land(fits, lor(eq(d, size), eq(d, 1)))
     if is_const(fits := simplify(fits, b.symbols), False):
-        raise CompileError(f"{c} doesn't broadcast to a product {out}")
+        raise CompileError(f"{c} doesn't broadcast to a product {out}: its sizes must be 1 or the product's")
     return c if prove(fits, b.symbols) else b.requiring(c, fits)
 
 

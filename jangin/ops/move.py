@@ -235,7 +235,10 @@ def reorg(b: Builder, x: Tensor, block: int) -> Tensor:
     reread as fewer channels of a larger image. Raises CompileError if sizes aren't multiples."""
     sizes = static_shape(x.shape[1:])
     if sizes is None or block < 1 or sizes[0] % block**2 or sizes[1] % block or sizes[2] % block:
-        raise CompileError(f"reorg of {x} by {block} is not supported")
+        raise CompileError(
+            f"reorg of {x} by {block}: its sizes must be known, the channels a multiple of {block**2}, and "
+            f"rows and columns multiples of {block}"
+        )
     c, h, w = sizes
     seen = b.reshape(x, [x.shape[0], c // block**2, h * block, w * block])
     return b.reshape(space_to_depth(b, seen, block), [x.shape[0], c * block**2, h // block, w // block])

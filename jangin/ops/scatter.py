@@ -76,7 +76,7 @@ def _buffers(inputs: Sequence[Tensor]) -> tuple[Buffer, ...]:
     """Return buffers x0, x1, ... and `out`, which is like the first. Raises CompileError if the updates, the
     last input, have another dtype."""
     if inputs[0].dtype is not inputs[-1].dtype:
-        raise CompileError(f"{inputs[0]} updated with {inputs[-1]}: the types differ")
+        raise CompileError(f"{inputs[0]} updated with {inputs[-1]}: both must have one type")
     buffers = [Buffer(f"x{n}", t.dtype, t.shape) for n, t in enumerate(inputs)]
     return (*buffers, Buffer("out", inputs[0].dtype, inputs[0].shape))
 
@@ -89,7 +89,7 @@ def scatter_elements(
     `reduction` is none, add, mul, max or min. indices and updates have one shape, of x's rank. `from_end` is
     as in `in_range`."""
     if not x.rank == indices.rank == updates.rank:
-        raise CompileError(f"{x} updated at {indices} with {updates}: the ranks differ")
+        raise CompileError(f"{x} updated at {indices} with {updates}: all must have one rank")
     at = axis_of(axis, x.rank)
     indices = in_range(b, indices, x.shape[at], from_end=from_end)
     source, where, new, out = _buffers([x, indices, updates])
@@ -108,7 +108,10 @@ def scatter_nd(
     `scatter_elements`."""
     depth = tuple_length(indices)
     if depth > x.rank or updates.rank != indices.rank - 1 + x.rank - depth:
-        raise CompileError(f"{x} updated at {indices} with {updates}: the shapes don't fit")
+        raise CompileError(
+            f"{x} updated at {indices} with {updates}: an index tuple may have at most {x.rank} entries, and "
+            "the updates must have the indices' axes but the last, then the axes that a tuple leaves"
+        )
     indices = in_range(b, indices, *x.shape[:depth], from_end=from_end)
     source, where, new, out = _buffers([x, indices, updates])
     row, picked = index_vars(indices.rank - 1), index_vars(depth, "j")

@@ -24,6 +24,7 @@ from jangin.frontends.lower import lower
 from jangin.ir.core import Kernel
 from jangin.ir.graph import Array, CompileError, Graph, Shape
 from jangin.ir.limits import within
+from jangin.ir.program import IN_STEPS
 from jangin.ir.records import dataclass
 from jangin.options import Common, Options, takes
 from jangin.passes.partition import has_steps
@@ -281,9 +282,7 @@ def _last(shape: Shape) -> Shape:
 
 def _tensors_only(graph: Graph) -> Graph:
     if has_steps(graph):
-        raise CompileError(
-            f"{graph.name or 'the model'} runs in steps; only graphs of tensors can be compared"
-        )
+        raise CompileError(f"{graph.name or 'the model'} can't be compared value by value: {IN_STEPS}")
     return graph
 
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 from jangin.ir.graph import Array, CompileError
+from jangin.ir.program import IN_STEPS
 from jangin.ir.records import dataclass
 from jangin.ir.sources import Sources
 from jangin.quantization.parts import Part
@@ -96,7 +97,7 @@ def owned(
     Raises CompileError for a model that isn't one plan."""
     plan = exe.variant(feeds) if isinstance(exe, VariantsExecutable) else exe
     if not isinstance(plan, Executable):
-        raise CompileError("the times of parts can be measured only for models that are one plan")
+        raise CompileError(f"the times of parts can't be measured: {IN_STEPS}")
     least: dict[int, float] = {}
     sources: dict[int, Sources] = {}
     for _ in range(rounds):

@@ -15,6 +15,7 @@ from jangin.ir.core import Conv, Map, MatMul, Pool, Reshape, Slice, Transpose
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Var
 from jangin.ir.graph import Array, CompileError, Graph, Node
+from jangin.ir.program import IN_STEPS
 from jangin.ir.records import dataclass
 from jangin.passes.algebra.batchnorm import batchnorm
 from jangin.passes.algebra.dce import dce
@@ -83,10 +84,7 @@ def prepared(graph: Graph) -> Graph:
     """Return a lowered graph with batch normalization folded into its weights. Raises CompileError for a
     model that runs in steps."""
     if has_steps(graph):
-        raise CompileError(
-            f"{graph.name or 'the model'} runs in steps (branches, loops, sizes that depend on data); only "
-            "models that are one graph of tensors can be quantized"
-        )
+        raise CompileError(f"{graph.name or 'the model'} can't be quantized: {IN_STEPS}")
     return dce(batchnorm(graph))
 
 

@@ -265,7 +265,9 @@ def mapped(file: BinaryIO, start: int, end: int) -> Array:
 
 
 def damaged(path: str | os.PathLike[str], why: str) -> ArtifactError:
-    return ArtifactError(f"{path}: is cut short or damaged: {why}")
+    return ArtifactError(
+        f"{path}: is cut short or damaged: {why}: copy the file again, or compile the model again"
+    )
 
 
 @contextmanager
@@ -301,7 +303,7 @@ def read_header(
     if prefix[:8] != magic:
         raise ArtifactError(f"{path}: is not {kind}")
     if len(prefix) < PREFIX.size:
-        raise ArtifactError(f"{path}: is cut short")
+        raise damaged(path, "it ends within its first bytes")
     _, version, length, digest = PREFIX.unpack(prefix)
     if not OLDEST <= version <= VERSION:
         raise ArtifactError(

@@ -47,11 +47,15 @@ class _Object:
     symbols: list[tuple[str, int, int, int]]  # name, binding, section, value
 
 
+def unusable(why: str) -> LoadError:
+    return LoadError(f"the machine code can't be used: {why}; compile the model again on this machine")
+
+
 def process_symbol(name: str) -> int:
     """Return the address of a function of the system's libraries. Raises LoadError if none has it."""
     if address := symbol(name):
         return address
-    raise LoadError(f"the machine code needs {name!r}, which libc, libm and libgcc lack")
+    raise unusable(f"it needs the function {name!r}, which libc, libm and libgcc lack")
 
 
 class Image:
@@ -79,7 +83,7 @@ class Image:
     def address(self, name: str) -> int:
         """Return the address of an exported function. Raises LoadError if no object defines `name`."""
         if name not in self._exports:
-            raise LoadError(f"the machine code defines no {name!r}")
+            raise unusable(f"it has no function {name!r}")
         return self._exports[name]
 
 
@@ -167,16 +171,14 @@ class Linker:
         known = self._abi.relocations.get(entry[1])
         if known is None:
             what = o.symbols[entry[2]][0] or section.name
-            raise LoadError(
-                f"relocation type {entry[1]} of {what!r} is not supported on {self._architecture}"
-            )
+            raise unusable(f"relocation type {entry[1]} of {what!r} is unknown on {self._architecture}")
         if known.value:
             try:
                 number = self._evaluate(memory, base, o, section, entry, known)
                 _write(memory, section.at + entry[0], known.field, number)
             except ValueError as error:
                 what = o.symbols[entry[2]][0] or section.name
-                raise LoadError(f"{known.name} of {what!r} can't be made: {error}") from None
+                raise unusable(f"{known.name} of {what!r} can't be made: {error}") from None
 
     def _evaluate(
         self,
@@ -225,14 +227,14 @@ def _damage() -> Iterator[None]:
     try:
         yield
     except (struct.error, ArithmeticError, LookupError, ValueError) as error:
-        raise LoadError(f"the machine code is damaged: {error}") from None
+        raise unusable(f"it is damaged: {error}") from None
 
 
 def _value(o: _Object, symbol: tuple[str, int, int, int]) -> int:
     """Return a defined symbol's offset in the image. Raises LoadError if its section isn't loaded."""
     section = o.sections.get(symbol[2])
     if section is None:
-        raise LoadError(f"symbol {symbol[0]!r} is in a section that isn't loaded")
+        raise unusable(f"symbol {symbol[0]!r} is in a section that isn't loaded")
     return section.at + symbol[3]
 
 
@@ -240,7 +242,7 @@ def _parse(data: bytes, architecture: str) -> _Object:
     abi = abi_of(architecture)
     kind = bytes([2 if abi.pointer_bytes == 8 else 1, 1 if abi.little_endian else 2])
     if data[:6] != b"\x7fELF" + kind or struct.unpack_from("<H", data, 18)[0] != abi.elf_machine:
-        raise LoadError(f"the machine code is not an ELF object for {architecture}")
+        raise unusable(f"it is no ELF object for {architecture}")
     (start,) = struct.unpack_from("<Q", data, 40)
     size, count, names = struct.unpack_from("<HHH", data, 58)
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, start + i * size) for i in range(count)]

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from jangin.files import write_whole
 from jangin.mapped import InMemory
-from jangin.runtime.artifact import ENCRYPTED_MAGIC, ArtifactError
+from jangin.runtime.artifact import ENCRYPTED_MAGIC, ArtifactError, damaged
 
 VERSION = 1
 """The version of encrypted files. It changes with the cipher or the prefix, and the contents have their own
@@ -67,7 +67,7 @@ def decrypted(path: str | os.PathLike[str], file: BinaryIO, key: str | os.PathLi
     if prefix[: len(ENCRYPTED_MAGIC)] != ENCRYPTED_MAGIC:
         raise ArtifactError(f"{path}: is not encrypted: load it without key=")
     if len(prefix) < PREFIX.size:
-        raise ArtifactError(f"{path}: is cut short")
+        raise damaged(path, "it ends within its first bytes")
     _, version, nonce, tag = PREFIX.unpack(prefix)
     if version != VERSION:
         raise ArtifactError(

@@ -20,7 +20,7 @@ from jangin.runtime.idle import kept, renewed_in_children
 from jangin.runtime.layout import LAYOUTS, Frame, Layout
 from jangin.runtime.pickled import Loaded
 from jangin.runtime.profile import Launches, LaunchTime
-from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec
+from jangin.runtime.sizes import Evaluator, Signature, Sizes, TensorSpec, converting
 from jangin.runtime.tensors import Readable, Receiver, Taken, is_on_gpu, on_host, shape_of
 from jangin.runtime.threads import counted
 
@@ -263,7 +263,7 @@ class Executable(Called, Loaded[Artifact]):
             if type(a) is not _array:
                 a = received(a, want, memory)
             if a.dtype is not dtype and a.dtype != dtype:
-                raise TypeError(f"input {want} got dtype {a.dtype}; {self._signature}")
+                raise TypeError(f"input {want} got dtype {a.dtype}; {self._signature}: {converting(want)}")
             if static and a.shape != shape:
                 self._signature.bind([shape_of(g) for g in given])
             arrays.append(a if type(a) is Taken or a.flags.c_contiguous else np.ascontiguousarray(a))

@@ -16,7 +16,7 @@ from jangin.runtime.device import Device, device_of
 from jangin.runtime.executable import Executable, as_array
 from jangin.runtime.pickled import Loaded
 from jangin.runtime.program_artifact import ProgramArtifact
-from jangin.runtime.sizes import TensorSpec, told
+from jangin.runtime.sizes import TensorSpec, converting, told
 from jangin.runtime.steps import RegionRunner, Resources
 from jangin.runtime.threads import counted
 
@@ -98,7 +98,7 @@ def _accepted(value: Any, want: TensorSpec) -> Any:
     if not want.type:
         array = as_array(value, want)
         if array.dtype != want.dtype:
-            raise TypeError(f"input {want} got dtype {array.dtype}")
+            raise TypeError(f"input {want} got dtype {array.dtype}: {converting(want)}")
         return array
     if want.type.startswith("string"):
         array = np.asarray(value)

@@ -41,6 +41,11 @@ def told(inputs: Sequence[TensorSpec]) -> str:
     return "the inputs are: " + "; ".join(map(str, inputs)) if inputs else "there are no inputs"
 
 
+def converting(spec: TensorSpec) -> str:
+    """Return the remedy for an array of another element type than an input's, for a message."""
+    return f"convert the array by .astype({str(spec.dtype)!r})"
+
+
 def spec(buffer: PlanBuffer) -> TensorSpec:
     return TensorSpec(buffer.name, buffer.dtype.numpy, _sizes(buffer.shape))
 
@@ -205,7 +210,9 @@ class Signature:
         value = Evaluator(found)
         for var, (low, high) in self._plan.symbols:
             if var not in found:
-                raise ValueError(f"the size {var} is not known from the input shapes; {self}")
+                raise ValueError(
+                    f"the size {var} follows from no input's shape: compile the model with shapes=; {self}"
+                )
             least = None if low is None else value(low)
             most = None if high is None else value(high)
             size = found[var]

@@ -9,6 +9,7 @@ import numpy as np
 
 from jangin.host.table import HostFunction
 from jangin.ir.expr import Var
+from jangin.ir.program import IN_STEPS
 from jangin.runtime.called import Called, joined
 from jangin.runtime.compiled import signature
 from jangin.runtime.device import Device
@@ -72,7 +73,7 @@ class VariantsExecutable(Called, Loaded[VariantsArtifact]):
         if that variant is a program."""
         part = self._fitting({Var(name): size for name, size in sizes.items()})
         if not isinstance(part, Executable):
-            raise ValueError("the working memory is known of models that are one plan; this is a program")
+            raise ValueError(f"{IN_STEPS}, so its working memory isn't known before a run")
         fixed = self._artifact.sizes[self.variants.index(part)]
         return part.arena_bytes(**{name: size for name, size in sizes.items() if name not in fixed})
 
@@ -93,7 +94,7 @@ class VariantsExecutable(Called, Loaded[VariantsArtifact]):
         if that variant is a program."""
         part = self.variant(feeds)
         if not isinstance(part, Executable):
-            raise ValueError("launches are timed of models that are one plan; this is a program of several")
+            raise ValueError(f"{IN_STEPS}, so its kernels can't be timed one by one")
         return part.profile(feeds, repeats)
 
     def variant(self, feeds: Mapping[str, Any]) -> Executable | ProgramExecutable:

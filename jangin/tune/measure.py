@@ -132,7 +132,7 @@ class Trial:
             if not all(agree(a, b, rounded) for a, b in zip(first, other, strict=True)):
                 raise WrongResult(
                     f"{self.node.name}: {way.label} computes something else than {ways[0].label}; "
-                    f"this is a defect of the template {way.template}"
+                    f"this is a defect of the template {way.template}: please report it"
                 )
 
 

@@ -43,7 +43,10 @@ def draw(model: Path, settings: Settings, options: Options, after: str, output: 
 def _measured(model: Path, options: Options) -> Mapping[str, float]:
     exe = compile_by(options.but(threads=1), model)
     if not isinstance(exe, Executable):
-        raise ValueError("--times is for models that are one plan: give sizes by --shape, or leave it out")
+        raise ValueError(
+            "--times needs known sizes, and a model without branches and loops: give sizes by --shape, or "
+            "leave --times out"
+        )
     sizes = fixed_sizes(options.shapes)
     feeds = {spec.name: random_input(spec, sizes, seed) for seed, spec in enumerate(exe.inputs)}
     seconds: Counter[str] = Counter()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 from jangin.frontends.caffe.operators import LAYERS
 from jangin.frontends.caffe.operators.common import Layer
-from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.frontends.dialect import OWN, Bodies, Dialect, Inputs, Lowering, Outputs, near
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
@@ -39,10 +38,7 @@ class Caffe(Dialect):
 
     def remedy(self, node: Node) -> str:
         name = node.op.removeprefix("caffe.")
-        close = difflib.get_close_matches(name, LAYERS, 1, 0.8)
-        also = f" ({close[0]} is)" if close else ""
-        own = "give your own with operators=[...] (see jangin.custom)"
-        return f"layers of type {name} are not supported{also}: {own}"
+        return f"layers of type {name} are not supported{near(name, LAYERS)}: {OWN}"
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
         return {k: v for k, v in node.of(ImportedAttributes).items() if k not in MARKS}

@@ -5,7 +5,6 @@ A node's `op` names its kind of model and its operation. It is "coreml.mil.conv"
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from jangin.frontends.bodies import CONTROL
 from jangin.frontends.coreml.mil.operators import OPERATIONS
 from jangin.frontends.coreml.mil.operators.common import Call
 from jangin.frontends.coreml.rows.models import MODELS
-from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.frontends.dialect import OWN, Bodies, Dialect, Inputs, Lowering, Outputs, near
 from jangin.ir.graph import CompileError, ImportedAttributes, Node
 from jangin.ops.builder import Builder
 from jangin.ops.values import Tensor
@@ -62,9 +61,7 @@ class CoreML(Dialect):
 
     def remedy(self, node: Node) -> str:
         name = _kind(node)[1]
-        close = difflib.get_close_matches(name, [*OPERATIONS, *MODELS], 1, 0.85)
-        also = f" ({close[0]} is)" if close else ""
-        return f"{name} is not supported{also}: give your own with operators=[...] (see jangin.custom)"
+        return f"{name} is not supported{near(name, [*OPERATIONS, *MODELS], 0.85)}: {OWN}"
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
         return {k: v for k, v in node.of(ImportedAttributes).items() if k not in MARKS}

@@ -60,7 +60,9 @@ class Section:
     def whole(self, name: str, default: int | None = None, least: int = -(1 << 31)) -> int:
         value = self.number(name, default)
         if value != int(value) or not least <= value < 1 << 31:
-            raise CompileError(f"[{self.kind}] in line {self.line}: {name}={value:g} is out of range")
+            raise CompileError(
+                f"[{self.kind}] in line {self.line}: {name}={value:g} should be whole, from {least} on"
+            )
         return int(value)
 
     def numbers(self, name: str) -> list[float]:

@@ -77,7 +77,9 @@ class File:
         is no default."""
         setting = self.settings.get(key, default)
         if setting is None:
-            raise CompileError(f"{self.path} has no setting {key}")
+            raise CompileError(
+                f"{self.path} lacks the setting {key}, which its kind of model needs: convert it again"
+            )
         return setting
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -93,7 +95,9 @@ class File:
         """Return a setting's value as an integer. Raises CompileError if the value is no integer or is out of
         range."""
         if not 0 <= value < 1 << 31 or value != int(value):  # NaN fails both comparisons
-            raise CompileError(f"{self.path}: the setting {key} is {value:g}, out of range")
+            raise CompileError(
+                f"{self.path}: the setting {key} is {value:g}, and should be a whole number below 2^31"
+            )
         return int(value)
 
     def metadata(self) -> Mapping[str, Any]:
@@ -112,7 +116,9 @@ class File:
         """Return a tensor's shape in NumPy's order, the outermost axis first. Raises CompileError if there is
         no such tensor."""
         if name not in self._tensors:
-            raise CompileError(f"{self.path} has no tensor {name}")
+            raise CompileError(
+                f"{self.path} lacks the tensor {name}, which its kind of model needs: convert it again"
+            )
         return tuple(int(n) for n in reversed(self._tensors[name].shape.tolist()))
 
     def blocks(self, name: str) -> tuple[str, Array]:

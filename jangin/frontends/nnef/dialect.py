@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.frontends.dialect import OWN, Bodies, Dialect, Inputs, Lowering, Outputs, near
 from jangin.frontends.nnef.operators import DEFINED, OPERATIONS
 from jangin.ir.graph import ImportedAttributes, Node
 from jangin.ops.builder import Builder
@@ -36,12 +35,8 @@ class Nnef(Dialect):
 
     def remedy(self, node: Node) -> str:
         name = node.op.removeprefix("nnef.")
-        close = difflib.get_close_matches(name, [*OPERATIONS, *DEFINED], 1, 0.8)
-        also = f" ({close[0]} is)" if close else ""
-        return (
-            f"{name} is no standard operation that is supported{also}: define it as a fragment, or give your "
-            "own with operators=[...] (see jangin.custom)"
-        )
+        also = near(name, [*OPERATIONS, *DEFINED])
+        return f"{name} is no standard operation that is supported{also}: define it as a fragment, or {OWN}"
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
         return {k: v for k, v in node.of(ImportedAttributes).items() if k not in MARKS}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.frontends.dialect import OWN, Bodies, Dialect, Inputs, Lowering, Outputs, near
 from jangin.frontends.tflite.control import CONTROL
 from jangin.frontends.tflite.left_out import LEFT_OUT
 from jangin.frontends.tflite.operators import BUILTINS
@@ -116,10 +115,8 @@ class Tflite(Dialect):
 
     def remedy(self, node: Node) -> str:
         name = node.op.removeprefix("tflite.")
-        close = difflib.get_close_matches(name, BUILTINS, 1, 0.8)
-        why = f": {LEFT_OUT[name]}" if name in LEFT_OUT else ""
-        also = why or (f" ({close[0]} is)" if close else "")
-        return f"{name} is not supported{also}; give your own with operators=[...] (see jangin.custom)"
+        also = f": {LEFT_OUT[name]}" if name in LEFT_OUT else near(name, BUILTINS)
+        return f"{name} is not supported{also}; {OWN}"
 
     def attributes(self, node: Node) -> Mapping[str, Any]:
         return {k: v for k, v in node.of(ImportedAttributes).items() if k not in KINDS}

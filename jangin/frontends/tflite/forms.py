@@ -87,7 +87,9 @@ class Forms(Writer):
 
     def type(self, dtype: DType) -> DType:
         if dtype not in (F32, I32, I64, BOOL):
-            raise CompileError(f"tensors of {dtype} are not written as TFLite")
+            raise CompileError(
+                f"tensors of {dtype} can't be written as TFLite: convert them to float32 or int32"
+            )
         return dtype
 
     def constant(self, name: str) -> None:

@@ -70,7 +70,7 @@ class Products(Forms):
         x, w = node.inputs
         if w not in self.graph.constants or self.graph.dtype(node.outputs[0]) is not F32:
             raise CompileError(
-                "a convolution of integers, or by weights that are no constant, is not written"
+                "TFLite files have no convolution of integers without scales, or by weights that are computed"
             )
         if attrs.layout != "first" or len(attrs.kernel) > 2:
             raise CompileError(
@@ -184,7 +184,7 @@ class Products(Forms):
     def write_matmul(self, node: Node, attrs: core.MatMul) -> None:
         x, w = node.inputs
         if any(self.graph.dtype(n) is not F32 for n in (x, w, *node.outputs)):
-            raise CompileError("a product of integers is not written")
+            raise CompileError("TFLite files have no product of integers without scales")
         held = self.graph.constants.get(w)
         if held is None or held.ndim != 2 or attrs.transpose_a or x in self.graph.constants:
             y = self.give(node.outputs[0])
@@ -236,7 +236,7 @@ def _square(attrs: core.Conv | core.Pool, given: Sequence[int], wanted: Sequence
     kernel, strides, dilations = ((*one, *v) for v in (attrs.kernel, attrs.strides, attrs.dilations))
     begins, declared = ((*(0 for _ in one), *v) for v in (attrs.pads[:half], attrs.pads[half:]))
     if min(attrs.pads) < 0:
-        raise CompileError("a negative padding is not written")
+        raise CompileError("TFLite files have no negative padding")
     ends, same = [], True
     for i, (size, count) in enumerate(zip((*one, *given[2:]), (*one, *wanted[2:]), strict=True)):
         span = (kernel[i] - 1) * dilations[i] + 1

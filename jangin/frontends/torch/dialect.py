@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from jangin.frontends.assemble import substituted
 from jangin.frontends.bodies import CONTROL
-from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs
+from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering, Outputs, near
 from jangin.frontends.torch.operators import OPERATORS
 from jangin.frontends.torch.operators.common import Result
 from jangin.ir.expr import Const, Expr, Var
@@ -48,8 +47,7 @@ class Aten(Dialect):
 
     def remedy(self, node: Node) -> str:
         name = node.op.removeprefix("aten.").split(".")[0]
-        close = difflib.get_close_matches(name, {n.split(".")[0] for n in OPERATORS}, 1, 0.85)
-        also = f" ({close[0]} is)" if close else ""
+        also = near(name, {n.split(".")[0] for n in OPERATORS}, 0.85)
         return (
             f"{node.op} is not supported{also}: write the module with other operators, or give "
             f'operators=[jangin.operator("{node.op.removeprefix("aten.")}", domain="aten")(...)]'

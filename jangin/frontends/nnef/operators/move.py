@@ -28,7 +28,7 @@ def bordered(b: Builder, x: Tensor, padding: Padding, border: str, value: float 
     if border == "reflect-even":
         return _mirrored(b, x, padding)
     if border not in BORDERS:
-        raise CompileError(f"border '{border}' is not supported here")
+        raise CompileError(f"border '{border}' is not supported")
     return b.pad(x, pads, BORDERS[border], value)
 
 

@@ -107,7 +107,7 @@ def deconv(
     _check(rank, padding, stride, dilation)
     _counts(output_shape, x.rank, "output_shape")
     if border != "constant":
-        raise CompileError(f"border '{border}' is not supported here")
+        raise CompileError(f"border '{border}' is not supported")
     if not groups:
         groups = output_shape[1] if output_shape else _size(w.shape[0], w)
     strides, dilations = steps(stride, rank), steps(dilation, rank)
@@ -212,7 +212,7 @@ def debox(
     x = tensor(b, input)
     _spatial_only(x, size, padding, stride, dilation)
     if border != "constant" and (border != "ignore" or normalize):
-        raise CompileError(f"border '{border}' is not supported here")
+        raise CompileError(f"border '{border}' is not supported")
     channels = _size(x.shape[1], x)
     ones = np.full((channels, 1, *size[2:]), 1 / math.prod(size) if normalize else 1.0, x.dtype.numpy)
     return deconv(
@@ -231,7 +231,7 @@ def _spatial_only(x: Tensor, size: Sizes, padding: Padding, stride: Sizes, dilat
     _counts(size, x.rank, "size")
     _check(x.rank, padding, stride, dilation)
     if x.rank < 3 or [*size[:2], *stride[:2]] not in ([1, 1], [1, 1, 1, 1]) or any(map(any, padding[:2])):
-        raise CompileError("windows over items or channels are not supported here")
+        raise CompileError("windows over items or channels are not supported")
 
 
 def _plane(

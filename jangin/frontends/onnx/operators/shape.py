@@ -125,7 +125,7 @@ def concat(b: Builder, *xs: Tensor, axis: int = 1) -> Tensor:
     at = axis_of(axis, xs[0].rank)
     for x in xs[1:]:
         if x.rank != xs[0].rank:
-            raise CompileError(f"Concat of {', '.join(map(str, xs))}: the ranks differ")
+            raise CompileError(f"Concat of {', '.join(map(str, xs))}: all must have one rank")
     return b.concat(list(xs), at)
 
 

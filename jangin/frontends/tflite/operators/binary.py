@@ -22,6 +22,7 @@ from jangin.frontends.tflite.operators.common import (
     operands,
     requantized,
     rescaled,
+    undefined,
 )
 from jangin.ir.dtype import BOOL, F32, I8, I16, I32, I64, U8
 from jangin.ir.expr import Expr, binary, cast, const, eq, land, lor, maximum, minimum, ne, select
@@ -149,7 +150,7 @@ def _plain(body: Callable[[Expr, Expr], Expr], floats: bool = True) -> Lowering:
 
     def lower(call: Call) -> Tensor:
         if call.x().dtype.is_float and not floats:
-            raise CompileError(f"it is not defined for {call.x().dtype}")
+            raise undefined(call.x().dtype)
         return call.b.map(body, call.x(), call.x(1))
 
     return lower

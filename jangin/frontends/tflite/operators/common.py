@@ -376,8 +376,21 @@ def real(call: Call, i: int = 0) -> Tensor:
     return call.b.map(lambda v, s, z: (cast(F32, v) - z) * s, x, scale, zero)
 
 
+def undefined(dtype: DType) -> CompileError:
+    """Return the error for an operator's input of a type for which TensorFlow Lite doesn't define it."""
+    return CompileError(f"it is not defined for {dtype}: convert the model again, with a Cast before it")
+
+
 def number(call: Call) -> Tensor:
     """Return the first input of an operator that isn't defined for truths. Raises CompileError for them."""
     if call.x().dtype is BOOL:
-        raise CompileError("it is not defined for truth values")
+        raise undefined(BOOL)
+    return call.x()
+
+
+def floats(call: Call) -> Tensor:
+    """Return the first input of an operator that is defined only for floats. Raises CompileError for other
+    types."""
+    if not call.x().dtype.is_float:
+        raise undefined(call.x().dtype)
     return call.x()

@@ -18,6 +18,7 @@ from jangin.frontends.tflite.operators.common import (
     Factors,
     activated,
     constants,
+    floats,
     lookup,
     number,
     requantized,
@@ -27,7 +28,6 @@ from jangin.frontends.tflite.operators.common import (
 from jangin.ir.dtype import F32, F64, I8, I16, I32, I64, U8
 from jangin.ir.expr import Expr, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
-from jangin.ir.graph import CompileError
 from jangin.ops import activation
 from jangin.ops.levels import rounded
 from jangin.ops.values import Tensor
@@ -44,16 +44,9 @@ def _function(body: Callable[..., Expr], table: bool = False, **named: str) -> L
         if table and call.is_integer:
             return _by_table(call, lambda v: body(v, **kwargs))
         call.only_floats()
-        return call.b.map(lambda v: body(v, **kwargs), _floats(call))
+        return call.b.map(lambda v: body(v, **kwargs), floats(call))
 
     return lower
-
-
-def _floats(call: Call) -> Tensor:
-    """Return the input of a function that is defined only for floats. Raises CompileError for other types."""
-    if not call.x().dtype.is_float:
-        raise CompileError(f"it is not defined for {call.x().dtype}")
-    return call.x()
 
 
 def _by_table(call: Call, body: Callable[[Expr], Expr]) -> Tensor:
@@ -120,7 +113,7 @@ def log(call: Call) -> Tensor:
         low = _least(call, 0)
         return _by_table(call, lambda v: select(v > 0, maximum(intrinsic("log", v), low), low))
     call.only_floats()
-    return call.b.map(partial(intrinsic, "log"), _floats(call))
+    return call.b.map(partial(intrinsic, "log"), floats(call))
 
 
 @lowers("RSQRT")
@@ -131,7 +124,7 @@ def rsqrt(call: Call) -> Tensor:
         high = _least(call, 1)
         return _by_table(call, lambda v: select(v > 0, minimum(1 / intrinsic("sqrt", v), high), high))
     call.only_floats()
-    return call.b.map(lambda v: 1 / intrinsic("sqrt", v), _floats(call))
+    return call.b.map(lambda v: 1 / intrinsic("sqrt", v), floats(call))
 
 
 def _least(call: Call, end: int) -> Expr:
@@ -154,7 +147,7 @@ def sqrt(call: Call) -> Tensor:
 
         return b.map(whole, call.x())
     call.only_floats()
-    return call.b.map(partial(intrinsic, "sqrt"), _floats(call))
+    return call.b.map(partial(intrinsic, "sqrt"), floats(call))
 
 
 def _bounded(kind: int) -> Lowering:
@@ -186,14 +179,14 @@ BOUNDED = Table({
 @lowers("LOGISTIC")
 def logistic(call: Call) -> Tensor:
     if not call.is_integer:
-        return call.b.map(activation.sigmoid, _floats(call))
+        return call.b.map(activation.sigmoid, floats(call))
     return wide.logistic(call) if call.given[0].dtype is I16 else _saturating(call, fixed.logistic, 8)
 
 
 @lowers("TANH")
 def tanh(call: Call) -> Tensor:
     if not call.is_integer:
-        return call.b.map(lambda v: intrinsic("tanh", v), _floats(call))
+        return call.b.map(lambda v: intrinsic("tanh", v), floats(call))
     return wide.tanh(call) if call.given[0].dtype is I16 else _saturating(call, fixed.tanh, 7)
 
 
@@ -225,7 +218,7 @@ def absolute(call: Call) -> Tensor:
 @lowers("HARD_SWISH")
 def hard_swish(call: Call) -> Tensor:
     if not call.is_integer:
-        return call.b.map(activation.hard_swish, _floats(call))
+        return call.b.map(activation.hard_swish, floats(call))
     x, y, (low, high) = call.given[0], call.out, call.out.limits
     fine = np.float32(1 / 128) * np.float32(x.scale)
     whole, gate = (fixed.Multiplier.of(float(fine / np.float32(s))) for s in (y.scale, np.float32(3 / 32768)))
@@ -241,7 +234,7 @@ def hard_swish(call: Call) -> Tensor:
 def leaky_relu(call: Call) -> Tensor:
     alpha = call.options["alpha"]
     if not call.is_integer:
-        return call.b.map(lambda v: activation.leaky_relu(v, alpha), _floats(call))
+        return call.b.map(lambda v: activation.leaky_relu(v, alpha), floats(call))
     x, y = call.given[0], call.out
     ratio = np.float32(x.scale) / np.float32(y.scale)
     same, low_slope = (

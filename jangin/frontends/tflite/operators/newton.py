@@ -17,10 +17,11 @@ from jangin.frontends.tflite.operators.common import (
     constants,
     leading_zeros,
     limits,
+    number,
     rescaled,
     stored,
 )
-from jangin.ir.dtype import BOOL, I8, I64, U8
+from jangin.ir.dtype import I8, I64, U8
 from jangin.ir.expr import Expr, ExprLike, binary, cast, const, maximum, minimum, select
 from jangin.ir.expr import call as intrinsic
 from jangin.ir.graph import CompileError
@@ -66,9 +67,7 @@ def div(call: Call) -> Tensor:
     For integers, the numerator is shifted to use all its bits, and multiplied by the denominator's
     reciprocal."""
     if not call.is_integer:
-        if call.x().dtype is BOOL:
-            raise CompileError("it is not defined for truth values")
-        return activated(call, call.b.map(_quotient, call.x(), call.x(1)))
+        return activated(call, call.b.map(_quotient, number(call), call.x(1)))
     b, (x, y), out = call.b, call.given[:2], call.out
     (low, top), (least, most), dtype = y.limits, limits(call), out.dtype
     assert dtype is not None

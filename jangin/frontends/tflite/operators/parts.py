@@ -8,11 +8,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from jangin.frontends.registry import Table, lowers
-from jangin.frontends.tflite.operators.common import Call
+from jangin.frontends.tflite.operators.common import Call, undefined
 from jangin.ir.core import Reshape
 from jangin.ir.dtype import BOOL, F32, I32, I64, U8
 from jangin.ir.expr import Buffer, Expr, binary, cast, const, eq, land, maximum, minimum, select
-from jangin.ir.graph import CompileError
 from jangin.ir.te import identity
 from jangin.ops import move
 from jangin.ops import select as chosen
@@ -134,7 +133,7 @@ def right_shift(call: Call) -> Tensor:
     """Return x shifted right. Distances are clamped to 0 and the type's number of bits minus 1."""
     x, by = call.x(), call.x(1)
     if not x.dtype.is_int:
-        raise CompileError(f"it is not defined for {x.dtype}")
+        raise undefined(x.dtype)
     most = const(x.dtype.bits - 1, x.dtype)
     return call.b.map(lambda v, n: binary("shr", v, minimum(maximum(n, const(0, n.dtype)), most)), x, by)
 

@@ -13,6 +13,7 @@ from jangin.frontends.tflite.operators import wide
 from jangin.frontends.tflite.operators.common import (
     Call,
     constants,
+    floats,
     leading_zeros,
     limits,
     rescaled,
@@ -94,9 +95,7 @@ def softmax(c: Call) -> Tensor:
     beta = c.options["beta"]
     if c.is_integer:
         return wide.softmax(c, beta) if c.given[0].dtype is I16 else _integer_softmax(c, beta)
-    if not c.x().dtype.is_float:
-        raise CompileError(f"it is not defined for {c.x().dtype}")
-    x = c.x() if beta == 1 else c.b.map(lambda v: v * beta, c.x())
+    x = floats(c) if beta == 1 else c.b.map(lambda v: v * beta, floats(c))
     return c.b.softmax(x, x.rank - 1)
 
 
@@ -144,9 +143,7 @@ def _integer_softmax(c: Call, beta: float) -> Tensor:
 def log_softmax(c: Call) -> Tensor:
     if c.is_integer:
         return quantized_log_softmax(c)
-    if not c.x().dtype.is_float:
-        raise CompileError(f"it is not defined for {c.x().dtype}")
-    return c.b.softmax(c.x(), c.x().rank - 1, True)
+    return c.b.softmax(floats(c), c.x().rank - 1, True)
 
 
 @lowers("L2_NORMALIZATION")

@@ -24,7 +24,7 @@ from jangin.ops.values import Tensor
 
 def _number(x: Number) -> float:
     if isinstance(x, Expr):
-        raise CompileError(f"a factor is the size {x}: it must be a number", [x])
+        raise CompileError(f"a factor is the size {x}, which must be known", [x])
     return float(x)
 
 
