@@ -46,7 +46,7 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
 def test_a_truncated_model(share: float) -> None:
     raw = classifier().SerializeToString()
-    refused(raw[: int(len(raw) * share)], "not an ONNX model, or is cut short")
+    refused(raw[: int(len(raw) * share)], "not an ONNX model, or is cut short", "copy the file again")
 
 
 def test_every_unsupported_node_is_listed() -> None:
@@ -63,6 +63,16 @@ def test_every_unsupported_node_is_listed() -> None:
         "Frobnicate 'frobnicate_a' (ai.onnx 17)",
         "Sort 'sorter' (com.example 3)",
     )
+
+
+def test_reasons_of_a_kind_have_their_remedy() -> None:
+    fused = node("FusedConv", "x w", "y", activation="Erf", domain="com.microsoft")
+    proto = model([fused], [info("x", [1, 2, 4, 4]), info("w", [2, 2, 3, 3])], ["y"])
+    proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    refused(proto, "activation 'Erf' is not supported: give your own with operators=")
+    eye = node("Reshape", "x shape", "y")
+    ranked = model([eye], [X, info("shape", ["n"], TensorProto.INT64)], ["y"])
+    refused(ranked, "the rank of its result", "must be known: fix sizes with shapes=")
 
 
 def test_a_domain_that_is_not_imported() -> None:
