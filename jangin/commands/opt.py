@@ -90,6 +90,9 @@ def apply_pass(func: Func, spec: str, target: Target) -> Func:
         return PRIMITIVES[name](func, *arguments)
     except TypeError as error:
         raise ValueError(f"--pass {spec!r}: {error}") from None
+    except ScheduleError as error:
+        hint = "print the nest without this pass to see its loops and buffers"
+        raise ScheduleError(f"--pass {spec!r}: {error}; {hint}") from error
 
 
 def _arguments(text: str, spec: str) -> list[Any]:

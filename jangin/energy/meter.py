@@ -106,7 +106,7 @@ def _aligned(pairs: Iterable[tuple[float, float]], lags: list[float]) -> Iterato
         if shift is None:
             shift = now - stamp if abs(now - stamp) > OTHER_CLOCK else 0.0
         yield stamp + shift - now + time.monotonic(), (watts,)
-    raise EnergyError("the meter gives no more values")
+    raise EnergyError("the meter gives no more values: check its connection, and measure again")
 
 
 def _check(stamp: float, watts: float) -> None:

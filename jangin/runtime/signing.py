@@ -42,16 +42,12 @@ def check_signature(path: str | os.PathLike[str], prefix: bytes, trust: str | os
 
     Raises ArtifactError for a model without a valid signature, and the errors of `sign`."""
     public = _key(trust, "public")
-    from cryptography.exceptions import InvalidSignature
-
     try:
         signature = Path(f"{os.fspath(path)}{SUFFIX}").read_bytes()
     except FileNotFoundError:
         raise ArtifactError(f"{path} isn't signed: there is no {os.fspath(path)}{SUFFIX}") from None
-    try:
-        public.verify(signature, _message(prefix))
-    except InvalidSignature:
-        raise ArtifactError(f"{path} isn't what the owner of {trust} signed") from None
+    if not _has_signed(public, _message(prefix), signature):
+        raise ArtifactError(f"{path} isn't what the owner of {trust} signed")
 
 
 def sign_bytes(message: bytes, key: str | os.PathLike[str]) -> bytes:
@@ -63,7 +59,10 @@ def sign_bytes(message: bytes, key: str | os.PathLike[str]) -> bytes:
 def is_signed(message: bytes, signature: bytes, trust: str | os.PathLike[str]) -> bool:
     """Return whether the owner of the public key in a PEM file signed a message. Raises the errors of
     `sign`."""
-    public = _key(trust, "public")
+    return _has_signed(_key(trust, "public"), message, signature)
+
+
+def _has_signed(public: Any, message: bytes, signature: bytes) -> bool:
     from cryptography.exceptions import InvalidSignature
 
     try:

@@ -53,7 +53,7 @@ EPSILON = 1e-6
 normalize_cpu)."""
 
 
-def _tensor(value: Any) -> Tensor:
+def tensor(value: Any) -> Tensor:
     assert isinstance(value, Tensor)
     return value
 
@@ -63,7 +63,7 @@ def normalized(b: Builder, x: Tensor, bias: Tensor, rest: Inputs) -> Tensor:
     each channel. Without `rest`, only the bias is added."""
     if not rest:
         return b.map(lambda v, o: v + o, x, per_channel(b, bias, x.rank) if x.rank > 2 else bias)
-    scales, mean, variance = (b.require_constant(_tensor(t), "a statistic").astype(np.float64) for t in rest)
+    scales, mean, variance = (b.require_constant(tensor(t), "a statistic").astype(np.float64) for t in rest)
     offset = b.require_constant(bias, "a bias").astype(np.float64)
     factor = scales / (np.sqrt(variance) + EPSILON)
     whole = [b.const(a.astype(np.float32)) for a in (factor, offset - mean * factor)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jangin.frontends.darknet.activations import ACTIVATIONS, normalized
+from jangin.frontends.darknet.activations import ACTIVATIONS, normalized, tensor
 from jangin.frontends.darknet.recurrent import recurrent
 from jangin.frontends.dialect import Bodies, Dialect, Inputs, Lowering
 from jangin.ir.dtype import F32
@@ -63,13 +63,8 @@ def _activated(b: Builder, node: Node, x: Tensor) -> Tensor:
     return x if name == "linear" else b.map(ACTIVATIONS[name], x)
 
 
-def _tensor(value: Any) -> Tensor:
-    assert isinstance(value, Tensor)
-    return value
-
-
 def convolutional(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x, w, bias = (_tensor(t) for t in inputs[:3])
+    x, w, bias = (tensor(t) for t in inputs[:3])
     o = node.of(ImportedAttributes)
     y = conv(
         b, x, w, strides=list(o["strides"]), dilations=[o["dilation"]] * 2, pads=[o["padding"]] * 4,
@@ -79,20 +74,20 @@ def convolutional(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Ten
 
 
 def connected(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x, w, bias = (_tensor(t) for t in inputs[:3])
+    x, w, bias = (tensor(t) for t in inputs[:3])
     rows = b.reshape(x, [x.shape[0], w.shape[1]])
     y = normalized(b, b.matmul(rows, w, transpose_b=True), bias, inputs[3:])
     return b.reshape(_activated(b, node, y), [x.shape[0], w.shape[0], 1, 1])
 
 
 def batchnorm(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    return normalized(b, _tensor(inputs[0]), _tensor(inputs[1]), inputs[2:])
+    return normalized(b, tensor(inputs[0]), tensor(inputs[1]), inputs[2:])
 
 
 def maxpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     """Return the maxima of windows, or of groups of channels at each pixel. `padding` is that of both sides
     together. Half of it, rounded down, is in front."""
-    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    x, o = tensor(inputs[0]), node.of(ImportedAttributes)
     if "channels" in o:  # maximum over groups of channels, pixel by pixel
         n, c, h, w = x.shape
         apart = b.reshape(x, [n, c // o["channels"], o["channels"], h, w])
@@ -108,12 +103,12 @@ def _window(b: Builder, x: Tensor, o: Mapping[str, Any]) -> Window:
 
 
 def local_avgpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x = _tensor(inputs[0])
+    x = tensor(inputs[0])
     return pool.average_pool(b, x, _window(b, x, node.of(ImportedAttributes)))
 
 
 def deconvolutional(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x, w, bias = (_tensor(t) for t in inputs[:3])
+    x, w, bias = (tensor(t) for t in inputs[:3])
     o = node.of(ImportedAttributes)
     y = conv_transpose(b, x, w, strides=[o["stride"]] * 2, pads=[o["padding"]] * 4)
     return _activated(b, node, normalized(b, y, bias, inputs[3:]))
@@ -122,7 +117,7 @@ def deconvolutional(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> T
 def local(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     """Convolve with other weights at each position. Weights are [positions, filters, channels, rows,
     columns], and biases [filters, rows, columns]."""
-    x, w, biases = (_tensor(t) for t in inputs)
+    x, w, biases = (tensor(t) for t in inputs)
     o = node.of(ImportedAttributes)
     _, height, width = o["size_out"]
     pad = [0, 0, o["padding"], o["padding"]]
@@ -140,7 +135,7 @@ def local(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def crop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    x, o = tensor(inputs[0]), node.of(ImportedAttributes)
     n, c, h, w = x.shape
     _, height, width = o["size_out"]
     y = b.slice(x, [0, 0, (h - height) // 2, (w - width) // 2], [n, c, height, width], [1] * 4)
@@ -148,18 +143,18 @@ def crop(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def implicit(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x, numbers = _tensor(inputs[0]), _tensor(inputs[1])
+    x, numbers = tensor(inputs[0]), tensor(inputs[1])
     return b.expand(numbers, [x.shape[0], *numbers.shape])
 
 
 def by_channels(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     adds = node.op == "darknet.shift_channels"
     body: Callable[[Expr, Expr], Expr] = (lambda v, w: v + w) if adds else (lambda v, w: v * w)
-    return b.map(body, _tensor(inputs[0]), _tensor(inputs[1]))
+    return b.map(body, tensor(inputs[0]), tensor(inputs[1]))
 
 
 def avgpool(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x = _tensor(inputs[0])
+    x = tensor(inputs[0])
     count = product(x.shape[2:])
     return b.map(lambda v: v / cast(v.dtype, count), b.reduce("sum", x, [2, 3], True))
 
@@ -168,14 +163,14 @@ def route(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     o = node.of(ImportedAttributes)
     parts = []
     for value, channels in zip(inputs, o["channels"], strict=True):
-        x, each = _tensor(value), channels // o["groups"]
+        x, each = tensor(value), channels // o["groups"]
         start = [0, each * o["group_id"], 0, 0]
         parts.append(b.slice(x, start, [x.shape[0], each, *x.shape[2:]], [1] * 4))
     return b.concat(parts, 1)
 
 
 def shortcut(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    layers, weights = [_tensor(x) for x in inputs], None
+    layers, weights = [tensor(x) for x in inputs], None
     if node.of(ImportedAttributes)["weighted"]:
         weights = layers.pop()
     first = layers[0]
@@ -215,11 +210,11 @@ def _fitted(b: Builder, x: Tensor, like: Tensor) -> Tensor:
 
 
 def times(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    return _activated(b, node, b.map(lambda v, w: v * w, _tensor(inputs[0]), _tensor(inputs[1])))
+    return _activated(b, node, b.map(lambda v, w: v * w, tensor(inputs[0]), tensor(inputs[1])))
 
 
 def upsample(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    x, o = tensor(inputs[0]), node.of(ImportedAttributes)
     if o["stride"] < 0:  # backward: sums of blocks
         (n, c, h, w), s = x.shape, -o["stride"]
         y = b.reduce("sum", b.reshape(x, [n, c, h // s, s, w // s, s]), [3, 5])
@@ -231,7 +226,7 @@ def upsample(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def reorg(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    x, o = tensor(inputs[0]), node.of(ImportedAttributes)
     if o["back"]:
         return move.depth_to_space(b, x, o["stride"])
     later = node.op == "darknet.reorg3d"
@@ -239,7 +234,7 @@ def reorg(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def softmax(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    x, o = tensor(inputs[0]), node.of(ImportedAttributes)
     size = math.prod(o["size_out"])
     rows = b.reshape(x, [x.shape[0], o["groups"], size // o["groups"]])
     if o["temperature"] != 1:
@@ -248,7 +243,7 @@ def softmax(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
 
 def activation(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
-    return _activated(b, node, _tensor(inputs[0]))
+    return _activated(b, node, tensor(inputs[0]))
 
 
 def detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
@@ -256,7 +251,7 @@ def detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor
 
     Each row has a box's centre and size as fractions of the image. The probability that there is an object
     follows, then the classes' conditional probabilities."""
-    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    x, o = tensor(inputs[0]), node.of(ImportedAttributes)
     anchors, width = o["anchors"], 5 + o["classes"]
     n, _, h, w = x.shape
     cells = b.transpose(b.reshape(x, [n, len(anchors), width, h, w]), [0, 3, 4, 1, 2])
@@ -290,7 +285,7 @@ def detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor
 def gaussian(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
     """Decode boxes as `detections` does. Each coordinate is followed by its deviation, and the mean deviation
     lowers the box's probability (Choi et al. 2019)."""
-    x, o = _tensor(inputs[0]), node.of(ImportedAttributes)
+    x, o = tensor(inputs[0]), node.of(ImportedAttributes)
     anchors, stretch = o["anchors"], float(o["scale_x_y"])
     n, _, h, w = x.shape
     shape = (n, h, w, const(len(anchors)))
@@ -327,8 +322,8 @@ def first_detections(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> 
     probabilities."""
     o = node.of(ImportedAttributes)
     side, count, classes = o["side"], o["count"], o["classes"]
-    cells, n = side * side, _tensor(inputs[0]).shape[0]
-    x = b.reshape(_tensor(inputs[0]), [n, cells * (classes + 5 * count)])
+    cells, n = side * side, tensor(inputs[0]).shape[0]
+    x = b.reshape(tensor(inputs[0]), [n, cells * (classes + 5 * count)])
     odds = b.reshape(b.slice(x, [0, 0], [n, cells * classes], [1, 1]), [n, cells, classes])
     if o["softmax"]:
         odds = b.softmax(odds, 2)
@@ -355,7 +350,7 @@ def nms(b: Builder, node: Node, inputs: Inputs, bodies: Bodies) -> Tensor:
 
     The best boxes come first, and unused rows are 0."""
     o = node.of(ImportedAttributes)
-    whole = b.concat([_tensor(x) for x in inputs], 1)
+    whole = b.concat([tensor(x) for x in inputs], 1)
     n, count, width = whole.shape
     middle, size = (b.slice(whole, [0, 0, at], [n, count, 2], [1] * 3) for at in (0, 2))
     ends = [b.map(lambda m, s, f=f: m + s * f, middle, size) for f in (-0.5, 0.5)]

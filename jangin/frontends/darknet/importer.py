@@ -430,7 +430,10 @@ class Network:
         mask = [int(m) for m in s.numbers("mask")] or list(range(s.whole("num", len(anchors) // 2)))
         s.asked.add("num")
         if any(not 0 <= m < len(anchors) // 2 for m in mask):
-            raise CompileError(f"[{s.kind}] layer {self.place}: mask={mask} of {len(anchors) // 2} anchors")
+            most = len(anchors) // 2 - 1
+            raise CompileError(
+                f"[{s.kind}] layer {self.place}: mask={mask} should have numbers from 0 to {most}"
+            )
         return [(anchors[2 * m] / self.size[2], anchors[2 * m + 1] / self.size[1]) for m in mask]
 
     def _plain_suppression(self) -> None:

@@ -100,7 +100,7 @@ class Weights:
     def __init__(self, data: Any, where: str) -> None:
         self.where = where
         if len(data) < 16:
-            raise CompileError(f"{where} is too short for Darknet's weights")
+            raise CompileError(f"{where} is too short for Darknet's weights: give the weights of this cfg")
         major, minor, _ = np.frombuffer(data, "<i4", 3)
         header = 20 if int(major) * 10 + int(minor) >= 2 and major < 1000 and minor < 1000 else 16
         self.numbers = np.frombuffer(data, "<f4", (len(data) - header) // 4, header)

@@ -27,7 +27,7 @@ DequantizeLinear."""
 EIGHT_BITS = ("int8", "uint8")
 MOVING = {
     f"onnx.{name}"
-    for name in (
+    for name in [
         "MaxPool",
         "Reshape",
         "Transpose",
@@ -36,7 +36,7 @@ MOVING = {
         "Unsqueeze",
         "Slice",
         "DepthToSpace",
-    )
+    ]
 }
 """Operators whose results are elements of their first operand. They may work on its integers, because these
 are ordered like the floats that they represent."""

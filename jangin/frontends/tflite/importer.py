@@ -77,7 +77,7 @@ class Reader:
             raise CompileError("the TFLite model has no sub-graph")
         if not 0 <= number < self.model.SubgraphsLength():
             raise CompileError(
-                f"the file refers to sub-graph {number}, but has {self.model.SubgraphsLength()} of them"
+                f"the file is damaged: it refers to sub-graph {number} of {self.model.SubgraphsLength()}"
             )
         if number in inside:
             raise CompileError(f"sub-graph {number} calls itself")
@@ -158,7 +158,7 @@ class Reader:
     def _tensor(self, i: int) -> Any:
         if not 0 <= i < self.graph.TensorsLength():
             raise CompileError(
-                f"the file refers to tensor {i}, but its sub-graph has {self.graph.TensorsLength()} of them"
+                f"the file is damaged: it refers to tensor {i} of {self.graph.TensorsLength()} in a sub-graph"
             )
         return self.graph.Tensors(i)
 
@@ -285,7 +285,9 @@ class Reader:
     def _code(self, n: int, found: Any) -> tuple[Any, int, str]:
         """Return the code of operator number `n`, its number among the builtin operators, and its name."""
         if found.OpcodeIndex() >= self.model.OperatorCodesLength():
-            raise CompileError(f"operator {n} is of code {found.OpcodeIndex()}, which the model doesn't list")
+            raise CompileError(
+                f"the file is damaged: operator {n} has no entry {found.OpcodeIndex()} of codes"
+            )
         code = self.model.OperatorCodes(found.OpcodeIndex())
         number = max(code.BuiltinCode(), code.DeprecatedBuiltinCode())
         name = OPERATORS.get(number, str(number))
@@ -296,7 +298,7 @@ class Reader:
         exist."""
         if not 0 <= number < self.model.SubgraphsLength():
             raise CompileError(
-                f"the file refers to sub-graph {number}, but has {self.model.SubgraphsLength()} of them"
+                f"the file is damaged: it refers to sub-graph {number} of {self.model.SubgraphsLength()}"
             )
         graph = self.model.Subgraphs(number)
         return tuple(self._code(n, graph.Operators(n))[2] for n in range(graph.OperatorsLength()))

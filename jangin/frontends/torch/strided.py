@@ -27,7 +27,8 @@ def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offs
     if not all(isinstance(n, int) for n in (*sizes, *steps, *size, *stride, start)):
         if not tensor.is_contiguous():
             raise CompileError(
-                "as_strided of a tensor with free sizes is supported only if the tensor is contiguous"
+                "as_strided of a tensor with free sizes is supported only if the tensor is contiguous: call "
+                "contiguous() before it, or fix the sizes"
             )
         return {"storage_offset": start}
     order = sorted(range(len(sizes)), key=lambda i: (-steps[i], i))
@@ -35,7 +36,8 @@ def lying(tensor: torch.Tensor, size: Sequence[Any], stride: Sequence[Any], offs
     for i in reversed(order):
         if sizes[i] != 1 and steps[i] != count:
             raise CompileError(
-                f"as_strided is supported only for tensors without gaps in memory, not for strides {steps}"
+                f"as_strided is supported only for tensors without gaps in memory, not for strides {steps}: "
+                "call contiguous() before it"
             )
         count *= sizes[i]
     reach = sum((n - 1) * s for n, s in zip(size, stride, strict=True))

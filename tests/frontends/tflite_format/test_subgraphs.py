@@ -259,7 +259,7 @@ def test_bodies_that_are_wrong() -> None:
     absent = control("IF", [0, 1], [2], "IfOptions", {"ThenSubgraphIndex": 7, "ElseSubgraphIndex": 7})
     other = SubGraph([ROW], [], [0], [0])
     for operator, body, message in (
-        (choice, endless, "calls itself"), (absent, other, "the file refers to sub-graph 7"),
+        (choice, endless, "calls itself"), (absent, other, "is damaged: it refers to sub-graph 7"),
         (control("IF", [0], [2], "IfOptions", same), other, "takes 1 values"),
     ):  # fmt: skip
         model = written([flag, ROW, ROW], [operator], [0, 1], [2], body)

@@ -551,7 +551,7 @@ def test_unknown_operators_are_listed_with_names() -> None:
 def test_quantized_operators_are_never_guessed() -> None:
     model = written([image([4]), image([4])], [Operator("COS", [0], [1])], [0], [1])
     with pytest.raises(
-        jangin.CompileError, match=r"COS 't1' \(operator 0.*not supported for tensors quantized to i8"
+        jangin.CompileError, match=r"COS 't1' \(operator 0.*are quantized to i8, which is not supported: give"
     ):
         jangin.compile(model, cache=False)
 

@@ -38,7 +38,9 @@ def _glm(m: Any) -> Found:
     output."""
     weights = [list(row.value) for row in m.weights]
     if len({len(row) for row in weights}) != 1 or len(m.offset) not in (0, len(weights)):
-        raise CompileError("its rows of weights differ in length, or their number isn't that of its offsets")
+        raise CompileError(
+            "it is damaged: its rows of weights differ in length, or their number isn't that of its offsets"
+        )
     attrs = {
         "weights": np.array(weights),
         "offset": tuple(m.offset),

@@ -106,17 +106,16 @@ class Call:
         """Raise CompileError if the operator is quantized to a type that LiteRT's reference kernel doesn't
         support."""
         if self.given[0].dtype not in dtypes or self.out.dtype not in dtypes:
-            raise CompileError(
-                f"this operator is not supported for tensors quantized to {self.given[0].dtype}"
-            )
+            raise self._unsupported()
+
+    def _unsupported(self) -> CompileError:
+        return CompileError(f"its tensors are quantized to {self.given[0].dtype}, which is not supported")
 
     def only_floats(self) -> None:
         """Raise CompileError if the operator is quantized. A result computed in floats would differ from the
         reference kernel's."""
         if any(q.integer for q in (*self.given[:1], self.out)):
-            raise CompileError(
-                f"this operator is not supported for tensors quantized to {self.given[0].dtype}"
-            )
+            raise self._unsupported()
 
 
 # -- fused activations ---------------------------------------------------------------------------

@@ -23,29 +23,9 @@ def _named(name: str) -> Callable[[Expr], Expr]:
     return lambda v: call(name, v)
 
 
-_PLAIN = [
-    "abs",
-    "acos",
-    "acosh",
-    "asin",
-    "asinh",
-    "atan",
-    "atanh",
-    "ceil",
-    "cos",
-    "cosh",
-    "erf",
-    "exp",
-    "exp2",
-    "floor",
-    "sin",
-    "sinh",
-    "sqrt",
-    "tan",
-    "tanh",
-]
+_PLAIN = "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp exp2 floor sin sinh sqrt tan tanh"
 UNARY = Table({
-    **{name: _unary(_named(name)) for name in _PLAIN},
+    **{name: _unary(_named(name)) for name in _PLAIN.split()},
     "identity": lambda c: c.x(), "logical_not": _unary(lambda v: call("not", v)),
     "relu": _unary(activation.relu),
     "relu6": _unary(lambda v: activation.clip(v, 0.0, 6.0)), "round": _unary(_named("round")),

@@ -42,13 +42,17 @@ def _pads(
     return list(same_pads(x.shape[2:], kernel, strides, dilations, c.b.symbols, lower=kind == "same_lower"))
 
 
+def _steps(c: Call, kernel: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+    """Return a convolution's strides and dilations, which are 1 if they are missing."""
+    rank = len(kernel)
+    return tuple(steps(c.integers(name, [1] * rank), rank) for name in ("strides", "dilations"))
+
+
 @lowers("conv")
 def conv_(c: Call) -> Tensor:
     x, w = c.x(), c.x("weight")
     kernel = kernel_size(x, w)
-    strides, dilations = (
-        steps(c.integers(n, [1] * len(kernel)), len(kernel)) for n in ("strides", "dilations")
-    )
+    strides, dilations = _steps(c, kernel)
     return conv(
         c.b, x, w, c.optional("bias"), strides=strides, dilations=dilations,
         pads=_pads(c, x, kernel, strides, dilations), groups=c.integer("groups", 1),
@@ -59,9 +63,7 @@ def conv_(c: Call) -> Tensor:
 def conv_transpose_(c: Call) -> Tensor:
     x, w = c.x(), c.x("weight")
     kernel = kernel_size(x, w)
-    strides, dilations = (
-        steps(c.integers(n, [1] * len(kernel)), len(kernel)) for n in ("strides", "dilations")
-    )
+    strides, dilations = _steps(c, kernel)
     kind, rank = c.text("pad_type", "valid"), len(kernel)
     if kind in ("same", "same_lower"):
         totals = [e - d * s for e, d, s in zip(
