@@ -156,6 +156,8 @@ def lowered_plan(
     order = partial(ordered, target=options.target)
     graph = optimize(graph, options, progress, since=since)
     graph = order(graph) if arena is None else recompute.within(graph, arena, order)
+    if graph.updates:
+        graph = recompute.with_copies_again(graph, order)
     tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)
     tell(progress, 0, 1, "plan")

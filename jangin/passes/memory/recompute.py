@@ -10,8 +10,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
-from jangin.ir.core import Concat, Kernel, Slice
+from jangin.ir.core import Concat, Kernel, Pad, Slice
 from jangin.ir.expr import Const
 from jangin.ir.graph import CompileError, Graph, Node, Value, static_shape
 from jangin.ir.plan import Plan
@@ -24,6 +25,9 @@ from jangin.runtime.sizes import Evaluator
 
 AGAIN = "again"
 """The operator of the source that names a kernel's second run."""
+FAR = 30
+"""Launches between two readers of a padded copy from which on it is made again. Fewer launches are those of a
+layer and its update, whose values take about as much memory as the copy."""
 ATTEMPTS = 6
 """How often the budget is lowered by what the arena's gaps take."""
 
@@ -48,6 +52,38 @@ def within(graph: Graph, budget: int, order: Callable[[Graph], Graph]) -> Graph:
         f"the arena takes {_arena(least)} bytes even if values are computed again, and checkpoint={budget}: "
         "give more, or a smaller batch"
     )
+
+
+def with_copies_again(graph: Graph, order: Callable[[Graph], Graph]) -> Graph:
+    """Return the ordered graph with padded copies made again for readers much later, such as a weights'
+    gradient, if what they copy is held until then. `order` puts the nodes of a graph in order."""
+    better, at = graph, 0
+    while at < len(better.nodes):
+        first = _late_reader(better, at)
+        if first is not None:
+            better, _ = repeated(better, at, first)
+        at += 1
+    return graph if better is graph else order(better)
+
+
+def _late_reader(graph: Graph, at: int) -> int | None:
+    """Return the number of the first reader of a padded copy that comes much later than the one before it.
+    Return None if there is none, or if the operand isn't held until then."""
+    node = graph.nodes[at]
+    if not isinstance(node.attrs, Kernel) or is_again(node) or len(node.inputs) != 1:
+        return None
+    if not all(isinstance(n.attrs, Pad) for n in node.attrs.body.nodes):
+        return None
+    base = bases(graph)
+    (source,) = (base.get(n, n) for n in node.inputs)
+    uses = {source: [at], node.outputs[0]: [at]}
+    for n, other in enumerate(graph.nodes[at + 1 :], at + 1):
+        if isinstance(other.attrs, Kernel):
+            for name in {base.get(x, x) for x in other.inputs} & uses.keys():
+                uses[name].append(n)
+    first = next((b for a, b in pairwise(uses[node.outputs[0]]) if b - a > FAR), None)
+    held = source in graph.inputs or (first is not None and uses[source][-1] >= first)
+    return first if held else None
 
 
 def repeated_share(plan: Plan) -> float:
