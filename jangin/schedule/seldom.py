@@ -51,8 +51,8 @@ def _chooses(part: Expr, rows: set[Var]) -> bool:
 
 
 def found_first(stage: te.Stage) -> tuple[te.Stage, te.Stage]:
-    """Return the two stages that `find_first` makes of a stage: one that finds whether a row has any terms,
-    and the sum, which asks for it first."""
+    """Return the two stages that `find_first` makes of a stage. One finds whether a row has any terms. The
+    other is the sum, which asks for this first."""
     assert isinstance(stage.body, Select)
     rows, cond = stage.axes[:-1], stage.body.cond
     found, some = _found(stage.out.name, rows)

@@ -193,6 +193,32 @@ def test_the_verifier_refuses_a_reader_of_what_was_overwritten() -> None:
         verify_plan(replace(plan, launches=tuple(launches)))
 
 
+@pytest.mark.usefixtures("plain_memory")
+def test_a_padded_copy_is_made_again_behind_many_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights' gradient of a strided convolution reads a new copy. The first isn't kept for it."""
+    torch.manual_seed(7)
+    first = nn.Conv2d(3, 16, 1), nn.ReLU(), nn.Conv2d(16, 16, 3, 2, 1), nn.ReLU(), nn.Flatten()
+    net = nn.Sequential(
+        *first, nn.Linear(576, 9), *(nn.Sequential(nn.Linear(9, 9), nn.ReLU()) for _ in range(6))
+    )
+    example = np.random.default_rng(8).random((3, 3, 12, 12), np.float32), np.arange(3)
+
+    def step() -> tuple[int, Any, dict[str, Any]]:
+        options: dict[str, Any] = {"target": "x86-64-v3", "threads": 1}
+        trainer = jangin.train(net, "cross_entropy", optim.SGD(0.1, 0.9), example, **options)
+        again = [x for x in trainer._runner.executable.plan.launches if "again" in str(x.sources)]
+        return len(again), trainer.step(example), trainer.state_dict()
+
+    count, loss, state = step()
+    monkeypatch.setattr("jangin.passes.memory.recompute.with_copies_again", lambda graph, order: graph)
+    none, plain_loss, plain = step()
+    assert count == 1
+    assert not none
+    assert loss == plain_loss
+    for name, value in plain.items():
+        np.testing.assert_array_equal(state[name], value, name)
+
+
 def test_labels_out_of_range_change_nothing() -> None:
     trainer = jangin.train(layers(), "cross_entropy", "adam", batch(), threads=1)
     trainer.step(batch())

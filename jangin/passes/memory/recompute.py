@@ -56,7 +56,7 @@ def within(graph: Graph, budget: int, order: Callable[[Graph], Graph]) -> Graph:
 
 def with_copies_again(graph: Graph, order: Callable[[Graph], Graph]) -> Graph:
     """Return the ordered graph with padded copies made again for readers much later, such as a weights'
-    gradient, if what they copy is held until then. `order` puts the nodes of a graph in order."""
+    gradient. The copy's operand must be held until then. `order` puts the nodes of a graph in order."""
     better, at = graph, 0
     while at < len(better.nodes):
         first = _late_reader(better, at)

@@ -198,8 +198,8 @@ def overwritten(graph: Graph) -> dict[str, str]:
 
 
 def _replaceable(graph: Graph) -> Iterator[tuple[int, str, str]]:
-    """Yield the number of a step's kernel, an operand and a result, if the result may lie over the operand as
-    far as the kernel's nodes tell. The operand has the result's type, and no product or window reads it."""
+    """Yield the number of a step's kernel, an operand, and a result that may lie over the operand. Its loop
+    nest must allow it too. The operand has the result's type, and no product or window reads it."""
     base = bases(graph)
     kept = {*graph.inputs, *graph.constants, *(base.get(name, name) for name in graph.outputs)}
     kept |= {name for node in graph.nodes if node.attrs.lasting for name in node.outputs}
