@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from jangin.ir.products import DOT2, DOT2BF, DOT4S, DOT4U, Product
 from jangin.targets.byte_rows import AVX2_BYTES, AVX512_BYTES
+from jangin.targets.figures import WinogradFigures
 from jangin.targets.processor import Processor
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
@@ -21,7 +22,9 @@ _V4 = _V3 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
 def _level(
     name: str, features: str, vector_bytes: int, registers: int, rows: tuple[Row, ...], l2: int = 512 << 10
 ) -> Target:
-    machine = Processor(vector_bytes, registers, l2=l2, products=(DOT4S, DOT2))
+    changing = 3 * vector_bytes // 4  # 48 on AVX-512: while an element waits, wider vectors do more products
+    figures = WinogradFigures(changing=changing, nearby=max(12, changing * 5 // 12))
+    machine = Processor(vector_bytes, registers, l2=l2, products=(DOT4S, DOT2), winograd=figures)
     return Target(name, TRIPLE, name, features, rows, machine, c_flags=(f"-march={name}",))
 
 

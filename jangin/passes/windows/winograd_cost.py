@@ -90,11 +90,13 @@ class Estimate:
         rows = min(count, max(1, self.figures.near // (kept * F32.bytes)))
         blocks = -(-count // rows)
         packed = blocks * self._transformed(t) * PACKED if self.changing else 0
-        moved = count * kept * self.figures.transform
+        moved = count * kept * (self.figures.nearby if self.changing else self.figures.transform)
         return blocks * self._product(t, rows) + moved + packed + self._weights(t)
 
     def _moved(self, elements: int) -> float:
         """Return the time to make, store and read values that go through memory."""
+        if self.changing:
+            return elements * self.figures.changing
         slower = 2 if elements * F32.bytes > self.figures.far else 1
         return elements * self.figures.transform * slower
 
@@ -106,7 +108,8 @@ class Estimate:
         """Return the time to transform the weights in a run."""
         if self.stored:
             return self._transformed(t) * STORED
-        return self._moved(self._transformed(t)) if self.changing else 0
+        each = (self.figures.changing + self.figures.nearby) / 2  # some of it stays in the L2 cache
+        return self._transformed(t) * each if self.changing else 0
 
     def _per_weight(self, rows: int) -> float:
         """Return the time of one weight: its multiply-adds for all rows, nearly all of which overlap with
