@@ -28,7 +28,7 @@ from jangin import cli
 from jangin.commands.errors import explain
 
 KEPT = b"what was there before"
-OVERWRITTEN = (".jgn", ".html", ".json", ".svg", ".npy")
+OVERWRITTEN = (".jgn", ".html", ".json", ".svg", ".npy", ".npz")
 Way = tuple[str, str, Callable[[], str]]
 """A way to write a file: its name, the file or folder that it writes, and the function that writes and
 returns the error's text."""
@@ -89,7 +89,20 @@ def ways(source: Path, to: Path) -> Iterator[Way]:
     )
     for end in (".onnx", ".tflite", ".jgn"):
         yield f"quantize{end}", f"quantized{end}", partial(raised, made.save, to / f"quantized{end}")
+    yield from _trained(to)
     yield "arrays", "y.npy", partial(command, "run", source, "--shape", "n=300", "--output", to)
+
+
+def _trained(to: Path) -> Iterator[Way]:
+    """Yield what a trainer writes."""
+    w = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
+    net = model("g (float[4,64] x) => (float[4,64] y) { y = MatMul(x, w) }", w=w)
+    batch = np.ones((4, 64), np.float32), np.arange(4)
+    trainer = jangin.train(net, "cross_entropy", "adam", batch, trainable=["w"], threads=1)
+    trainer.step(batch)
+    yield "checkpoint", "trained.npz", partial(raised, trainer.save, to / "trained.npz")
+    for end in (".onnx", ".jgn"):
+        yield f"export{end}", f"trained{end}", partial(raised, trainer.export, to / f"trained{end}")
 
 
 def _locked(source: Path, to: Path) -> Iterator[Way]:
