@@ -31,7 +31,7 @@ sys.path[:0] = [str(TESTS), str(TESTS / "gradients")]
 SECONDS = 240
 """Processor time of an operator. The interpreter takes about a second for most."""
 Row = dict[str, Any]
-KINDS = ("right", "explained", "wrong", "another result", "refused", "not read", "PyTorch has none",
+KINDS = ("right", "explained", "wrong", "another result", "failed", "refused", "not read", "PyTorch has none",
          "too long", "ended")  # fmt: skip
 """Outcomes in the order of the table."""
 
@@ -97,7 +97,9 @@ def section(rows: Sequence[Row]) -> Section:
     kinds = [k for k in KINDS if any(c[k] for c in counts.values())]
     cells = []
     for name, count in counts.items():
-        compared = sum(count[k] for k in ("right", "explained", "wrong", "another result", "refused"))
+        compared = sum(
+            count[k] for k in ("right", "explained", "wrong", "another result", "failed", "refused")
+        )
         operators = sum(r["set"] == name for r in rows)
         share = f"{count['right'] / max(compared, 1):.1%}"
         cells.append([name, str(operators), *(str(count[k]) for k in kinds), share])

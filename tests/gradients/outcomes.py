@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 from opinfo import Call
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from jangin.compiler.pipeline import build_plan
 from jangin.ir.graph import CompileError, Graph
@@ -33,6 +35,19 @@ EXPLAINED = {
     r"linalg\.norm\.subgradients_at_zero": "singular values are found by steps that have no slope at 0",
 }
 """Gradients that differ from PyTorch's, and why."""
+UNREAD = (
+    CompileError,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
+"""Errors of calls that aren't read: the front end's own, and those of PyTorch's tracer if data decide about
+sizes. Any other error is a fault."""
+UNTRACED = {
+    "sparse.sampled_addmm": "PyTorch can't trace sums over sparse results",
+    "tensor_split": "PyTorch can't trace places of cuts that are a tensor",
+}
+"""Operators whose tracing ends with a RuntimeError, and why."""
 LARGE = 3000
 """Elements of all operands. The interpreter takes too long for more, so they are compiled."""
 
@@ -52,8 +67,11 @@ def outcome(call: Call, run: Run = run_graph) -> tuple[str, str]:
         return "PyTorch has none", _line(e)
     try:
         graph, traced = call.lowered()
-    except Exception as e:  # PyTorch's tracer raises anything; the front end's own tests count what it reads
+    except UNREAD as e:  # the front end's own tests count what it reads
         return "not read", _line(e)
+    except Exception as e:
+        known = isinstance(e, RuntimeError) and call.name in UNTRACED
+        return "not read" if known else "failed", _line(e)
     if steps := [n.op for n in graph.nodes if n.op in ("bind", "host", "if", "loop")]:
         return "not read", f"a step: {steps[0]}"
     try:
@@ -128,7 +146,7 @@ def counted(given: Iterable[Call]) -> tuple[Counter[str], list[str]]:
         how, words = outcome(call)
         if how == "wrong" and explained(call):
             how = "explained"
-        if how in ("wrong", "another result"):
+        if how in ("wrong", "another result", "failed"):
             wrong.append(f"{call}: {how}, {words}")
         counts[how] += 1
     return counts, wrong

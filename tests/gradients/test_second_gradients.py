@@ -1,4 +1,4 @@
-"""Gradients of gradients, against PyTorch's, of ten functions."""
+"""Gradients of gradients, against PyTorch's, in float64."""
 
 from __future__ import annotations
 
@@ -37,6 +37,47 @@ CASES: dict[str, tuple[Callable[..., Any], tuple[int, ...], tuple[int, ...]]] = 
     "maximum": (lambda x, w: F.max_pool2d(x.pow(2) * w, 2, 1).pow(2).sum(), (1, 1, 4, 4), (4, 4)),
     "running sum": (lambda x, w: torch.cumsum(x * w, 1).pow(3).sum(), (3, 4), (4,)),
     "picked": (lambda x, w: (x[:, [0, 2, 0]].pow(3) * w).sum(), (3, 4), (3,)),
+    "several channels": (
+        lambda x, w: F.conv2d(x, w, dilation=2, groups=2).sigmoid().sum(),
+        (2, 4, 6, 5),
+        (4, 2, 2, 3),
+    ),
+    "group_norm": (lambda x, w: F.group_norm(x, 2, w).pow(3).sum(), (2, 4, 3), (4,)),
+    "batch_norm": (lambda x, w: F.batch_norm(x, None, None, w, training=True).pow(3).sum(), (5, 3, 2), (3,)),
+    "attention": (
+        lambda x, w: (torch.softmax(x @ (x * w).transpose(-1, -2), -1) @ x).pow(2).sum(),
+        (1, 2, 4, 3),
+        (3,),
+    ),
+    "gelu": (lambda x, w: (F.gelu(x) * w).pow(2).sum(), (3, 4), (4,)),
+    "gates": (lambda x, w: (F.silu(x * w) + F.softplus(x) * torch.sigmoid(w)).pow(2).sum(), (3, 4), (4,)),
+    "products": (lambda x, w: x.add(2).prod(1).pow(2).sum() * w.sum(), (3, 4), (2,)),
+    "logsumexp": (lambda x, w: (torch.logsumexp(x * w, 1)).pow(3).sum(), (3, 4), (4,)),
+    "sorted": (lambda x, w: (x.pow(3).sort(1).values * w).pow(2).sum(), (3, 4), (4,)),
+    "scattered": (
+        lambda x, w: (
+            torch.zeros(3, 2, dtype=x.dtype)
+            .scatter_add(1, torch.tensor([[0, 1, 1, 0]] * 3), x.pow(2) * w)
+            .pow(2)
+            .sum()
+        ),
+        (3, 4),
+        (4,),
+    ),
+    "resized": (
+        lambda x, w: F.interpolate(x * w, (5, 7), mode="bilinear").pow(3).sum(),
+        (1, 2, 3, 4),
+        (3, 4),
+    ),
+    "solved": (
+        lambda x, w: (
+            torch.linalg.solve_triangular(torch.eye(3).double() * 3 + x.tril(), w, upper=False).pow(2).sum()
+        ),
+        (3, 3),
+        (3, 2),
+    ),
+    "gammas": (lambda x, w: (torch.lgamma(x + 2) * torch.erf(w)).pow(2).sum(), (3, 4), (4,)),
+    "loss": (lambda x, w: F.cross_entropy(x @ w, torch.tensor([1, 0, 2])), (3, 4), (4, 5)),
     "norm": (lambda x, w: torch.linalg.vector_norm(x, dim=1).pow(3).sum() * w.sum(), (3, 4), (1,)),
 }
 
