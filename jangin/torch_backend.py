@@ -11,7 +11,7 @@ With gradients, AOTAutograd gives a forward and a backward graph whose inputs ar
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from jangin.compiler.local import confirm
 from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.element_types import number_tensor
 from jangin.frontends.torch.parts import copied, is_said, refused, split, unknown
-from jangin.frontends.torch.saved import channels_last, read_as_they_lie
+from jangin.frontends.torch.saved import as_traced, channels_last, read_as_they_lie
 from jangin.frontends.torch.sizes import FAR, Sizes, numbers
 from jangin.frontends.torch.tensors import Run, on_tensors
 from jangin.frontends.torch.trace import OPERANDS, placeholders, traced_graph
@@ -59,8 +59,11 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
         return compiled(lowered, [])  # the optimizer changes parameters after each call
 
     def compiled(lowered: torch.fx.GraphModule, static: Sequence[int], returned: int | None = None) -> Boxed:
+        """`returned` is the number of results that the program sees. None means all."""
         _fix_numbers(lowered)
-        parts.append(_Compiled(lowered, static, options, returned))
+        results = next(iter(reversed(lowered.graph.nodes))).args[0]
+        hidden = range(len(results) if returned is None else returned, len(results))
+        parts.append(_Compiled(lowered, static, options, hidden))
         return _boxed(parts[-1])
 
     if not torch.is_grad_enabled():
@@ -140,24 +143,24 @@ from then on they are inputs, and the graph isn't compiled after each change."""
 
 
 class _Compiled:
-    """A graph whose parameters and buffers are constants. `static` has their places among the inputs. The
-    program sees the first `returned` results, and a backward graph the others. None means all.
+    """A graph whose parameters and buffers are constants. `static` has their places among the inputs. A
+    backward graph alone reads the results at the places `hidden`.
 
     The graph is compiled at its first call, or before if sizes are symbols (see `settle`). It is compiled
     again when one of its constants has changed, at most `STEADY` times."""
 
     def __init__(
         self, graph: torch.fx.GraphModule, static: Sequence[int], options: Mapping[str, Any],
-        returned: int | None = None,
+        hidden: Collection[int] = (),
     ) -> None:  # fmt: skip
-        self.graph, self.options, self.whole, self.returned = graph, options, copied(graph), returned
+        self.graph, self.options, self.whole, self.hidden = graph, options, copied(graph), hidden
         self.torch: Callable[..., Any] | None = None
         """The function that runs the graph if the graph can't be compiled as a whole."""
         self.views: Views | None = None
         self.parted = False
         self.orders: dict[int, list[int]] = {}
         """The order of axes in which the graph reads an input, by the input's position."""
-        self.inputs = placeholders(graph.graph)
+        self.inputs, self.traced = placeholders(graph.graph), placeholders(self.whole.graph)
         self.static = [i for i in static if i < len(self.inputs)]
         self.addresses: list[int] | None = None
         self.versions: list[int] = []
@@ -199,18 +202,21 @@ class _Compiled:
             if addresses != self.addresses or [args[i]._version for i in self.counted] != self.versions:
                 self._compile_or_part(args)
         if self.torch is not None:
-            outputs = [*self.torch(*args)]
-            args.clear()
-            return outputs
+            return self._by_torch(self.torch, args)
         given = self.numbers(args)
         if any(isinstance(n, int) and abs(n) > FAR for n in given):  # only a number that another part read
-            outputs = [*self.whole.forward(*args)]
-            args.clear()
-            return outputs
+            return self._by_torch(self.whole.forward, args)
         tensors = [args[i].permute(self.orders[i]) if i in self.orders else args[i] for i in self.wanted]
         outputs = list(self.run([*tensors, *map(number_tensor, given)]))
         if self.views is not None:
-            outputs = list(self.views.make(*(args[i] for i in self.views.inputs), *outputs))
+            viewed = (as_traced(self.traced[i], args[i]) for i in self.views.inputs)
+            outputs = list(self.views.make(*viewed, *outputs))
+        args.clear()
+        return outputs
+
+    def _by_torch(self, run: Callable[..., Any], args: list[Any]) -> list[Any]:
+        """Run the graph by PyTorch, whose views need the strides that it was traced with."""
+        outputs = [*run(*map(as_traced, self.traced, args))]
         args.clear()
         return outputs
 
@@ -251,15 +257,15 @@ class _Compiled:
         held = self._held(args)
         parts: list[tuple[_Compiled, list[Any]]] = []
 
-        def compiled(part: torch.fx.GraphModule, places: Mapping[int, str]) -> _Compiled:
+        def compiled(part: torch.fx.GraphModule, places: Mapping[int, str], hidden: set[int]) -> _Compiled:
             static = [i for i, name in places.items() if name in held]
-            compiled_part = _Compiled(part, static, self.options)
+            compiled_part = _Compiled(part, static, self.options, hidden)
             parts.append(
                 (compiled_part, [held.get(places.get(i, "")) for i in range(len(compiled_part.inputs))])
             )
             return compiled_part
 
-        self.torch = split(self.whole, without, compiled).forward
+        self.torch = split(self.whole, without, compiled, self.hidden).forward
         for part, held_values in parts:
             part.settle(held_values)
 
@@ -277,10 +283,7 @@ class _Compiled:
 
     def _part_views(self, args: Sequence[Any]) -> None:
         """Leave views of results to PyTorch, and choose the order of axes in memory where nobody sees it."""
-        results = next(iter(reversed(self.graph.graph.nodes))).args[0]
-        shown = results[: self.returned]
-        hidden = [n for n in results[len(shown) :] if n not in shown]
-        self.views = part_views(self.graph, channels_last(self.graph.graph, hidden))
+        self.views = part_views(self.graph, channels_last(self.graph.graph, self.hidden))
         if self.env is None and not self.static:
             self.orders = read_as_they_lie(self.graph.graph, self.inputs, args)
         self.parted = True

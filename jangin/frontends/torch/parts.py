@@ -4,7 +4,7 @@ parts between them are compiled."""
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,9 +25,9 @@ from jangin.frontends.torch.views import part_views
 from jangin.ir import graph as ir
 from jangin.ir.errors import CompileError
 
-Compiler = Callable[[GraphModule, Mapping[int, str]], Callable[[list[Any]], Sequence[Any]]]
+Compiler = Callable[[GraphModule, Mapping[int, str], set[int]], Callable[[list[Any]], Sequence[Any]]]
 """A function that compiles a part of a graph and returns a function that runs it. Its arguments are the part,
-and the names of some of the part's inputs by position."""
+the names of some of the part's inputs by position, and the places of its results that are hidden."""
 CHECK = torch.ops.aten._assert_scalar.default
 
 
@@ -152,12 +152,17 @@ class _Compiles(OperatorSupportBase):  # type: ignore[misc]
         return right and bool(_tensors(node)) and bool(_tensors(source))
 
 
-def split(module: GraphModule, without: Mapping[Node, Exception], compiled: Compiler) -> GraphModule:
-    """Return the module with its parts replaced by compiled ones.
+def split(
+    module: GraphModule, without: Mapping[Node, Exception], compiled: Compiler, hidden: Collection[int]
+) -> GraphModule:
+    """Return the module with its parts replaced by compiled ones. A backward graph alone reads the module's
+    results at the places `hidden`.
 
     `compiled` compiles a part. It is given the names of the part's inputs that are inputs or constants of the
     whole module, by position. PyTorch also runs a node that is alone between two refused ones."""
     partitioned = CapabilityBasedPartitioner(module, _Compiles(without)).partition_and_fuse()
+    results = next(iter(reversed(partitioned.graph.nodes))).args[0]
+    shown = {n for i, n in enumerate(results) if i not in hidden}
     for call in [n for n in partitioned.graph.nodes if n.op == "call_module"]:
         part = partitioned.get_submodule(call.target)
         end = next(iter(reversed(part.graph.nodes)))
@@ -165,7 +170,9 @@ def split(module: GraphModule, without: Mapping[Node, Exception], compiled: Comp
         if alone:
             end.args = ((end.args[0],),)
         places = {i: n.name for i, n in enumerate(call.args) if n.op in ("placeholder", "get_attr")}
-        setattr(partitioned, call.target, Part(compiled(part, places), alone))
+        own = {0: call} if alone else {n.args[1]: n for n in call.users}
+        kept = {i for i, n in own.items() if n not in shown and all(u.op == "output" for u in n.users)}
+        setattr(partitioned, call.target, Part(compiled(part, places, kept), alone))
     return partitioned
 
 

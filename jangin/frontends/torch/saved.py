@@ -6,12 +6,13 @@ backward graph reads lies so in memory, and the backward graph reads it as it li
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import statically_known_true as known
 
 from jangin.frontends.torch.views import order_of, permute
 
@@ -25,9 +26,10 @@ FOLLOWERS = frozenset({"cat", "constant_pad_nd", "native_batch_norm", "_native_b
 """Operators besides the elementwise ones that keep the order of their operands."""
 
 
-def channels_last(graph: Graph, results: Iterable[Any]) -> set[Node]:
-    """Return those of the results that kernels write channels-last. They are images of several pixels that
-    convolutions and pools give or read, or that elementwise operators make of such."""
+def channels_last(graph: Graph, hidden: Collection[int]) -> set[Node]:
+    """Return those of the results at the places `hidden`, and nowhere else, that kernels write channels-last.
+    They are images of several pixels that convolutions and pools give or read, or that elementwise operators
+    make of these."""
     marked: set[Node] = set()
     for node in graph.nodes:
         if node.op != "call_function":
@@ -36,7 +38,9 @@ def channels_last(graph: Graph, results: Iterable[Any]) -> set[Node]:
             marked |= {node, *(n for n in node.all_input_nodes[:1] if n.op == "call_function")}
         elif _follows(node) and any(n in marked and _rank(n) == _rank(node) for n in node.all_input_nodes):
             marked.add(node)
-    return {n for n in results if isinstance(n, Node) and n in marked and _is_image(n.meta.get("val"))}
+    results = next(iter(reversed(graph.nodes))).args[0]
+    shown = {n for i, n in enumerate(results) if i not in hidden}
+    return {n for n in results if n in marked - shown and _is_image(n.meta.get("val"))}
 
 
 def _name(node: Node) -> str:
@@ -82,3 +86,11 @@ def read_as_they_lie(graph: Graph, inputs: Sequence[Node], args: Sequence[Any]) 
         node.meta = {**node.meta, "val": value.permute(order)}
         orders[place] = order
     return orders
+
+
+def as_traced(node: Node, value: Any) -> Any:
+    """Return the value of an input, row-major if PyTorch traced the graph with a row-major tensor."""
+    traced = node.meta.get("val")
+    if not isinstance(value, Tensor) or not isinstance(traced, Tensor) or value.is_contiguous():
+        return value
+    return value.contiguous() if known(traced.is_contiguous()) else value

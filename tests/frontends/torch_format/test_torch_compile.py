@@ -428,3 +428,41 @@ def test_checks_of_sizes_that_depend_on_data_are_kept() -> None:
         assert compiled(torch.tensor([0, 5, 0, 1])).tolist() == [[4], [6]]
         with pytest.raises(RuntimeError, match="assertion failed"):
             compiled(torch.tensor([0, 5, 3, 1]))
+
+
+def a_size(x: torch.Tensor) -> Any:
+    n = (x > 0).sum().item()
+    torch._check(n >= 0)  # PyTorch checks it, so the graph has parts
+    return torch.zeros(n) + x.mean(), x * n
+
+
+def a_fraction(x: torch.Tensor) -> Any:
+    n = x.max().item()
+    return x / n, torch.full((3,), n) + x[0], n
+
+
+def two_sizes(x: torch.Tensor) -> Any:
+    n, m = (x > 0).sum().item(), (x <= 0).sum().item()
+    torch._check(n >= 0)
+    torch._check(m >= 0)
+    torch._check(n + m == 5)
+    first, second = x.split([n, m])
+    return first.sum() + second.max(), second.exp(), x * (n * 10**12)
+
+
+def a_length(x: torch.Tensor) -> Any:
+    y = x.nonzero().squeeze(1)
+    return torch.zeros(7).scatter(0, y, 1.0), y.shape[0], x[x > 0].repeat(2), x[y] * 2
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.filterwarnings("error::UserWarning:jangin")
+@pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.parametrize("function", [a_size, a_fraction, two_sizes, a_length])
+def test_numbers_that_data_decide(function: Any, trained: bool) -> None:
+    """Numbers pass from part to part, and sizes follow from results. Nothing is left to PyTorch."""
+    compiled = torch.compile(function, backend="jangin")
+    with torch._dynamo.config.patch(capture_scalar_outputs=True, capture_dynamic_output_shape_ops=True):
+        for values in ([1.0, -2.0, 3.0, 0.5, -1.0], [4.0, 2.0, -3.0, 0.5, 0.0]):
+            x = torch.tensor(values, requires_grad=trained)
+            torch.testing.assert_close(compiled(x), function(x))

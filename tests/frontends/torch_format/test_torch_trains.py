@@ -22,6 +22,7 @@ from torch import nn
 
 import jangin
 from jangin import torch_backend
+from jangin.frontends.torch.tensors import _ByAddress
 from jangin.frontends.torch.trace import traced_graph
 from jangin.ir.errors import CompileError
 from jangin.torch_backend import backend
@@ -215,6 +216,43 @@ def test_parameters_that_change_again_become_inputs(monkeypatch: pytest.MonkeyPa
             torch.testing.assert_close(run(x), net(x))
             net.weight.add_(1)
     assert len(made) == 3
+
+
+def test_saved_images_lie_as_kernels_write_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A backward graph reads images channels-last without a copy. The program's own results are row-major."""
+    read: list[Any] = []
+    call = _ByAddress.__call__
+    monkeypatch.setattr(_ByAddress, "__call__", lambda self, given: read.append(given) or call(self, given))
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3, padding=1), nn.Sigmoid()
+    )
+    x, found = torch.randn(2, 3, 9, 9), []
+    for run in (torch.compile(net, backend=backend), net):
+        y = run(x)
+        assert y.is_contiguous()
+        found.append((y.detach(), *torch.autograd.grad(y.square().sum(), [*net.parameters()])))
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-4)
+    images = [t for given in read[1:] for t in given if t.dim() == 4]
+    assert sum(t.shape in ((2, 7, 7, 8), (2, 7, 7, 6)) for t in images) > 1
+    assert all(t.is_contiguous() for t in images)
+
+
+@pytest.mark.filterwarnings("ignore:jangin leaves")
+def test_pytorch_reads_what_lies_channels_last() -> None:
+    """PyTorch runs the backward graph's refused operators, and views need the traced strides."""
+
+    def function(x: Any, w: Any) -> Any:
+        y = F.relu(F.conv2d(x, w))
+        return torch.cumprod(y.flatten(1)[:, :9] + 2, 1) * torch.fft.rfft(y.flatten(1)).abs().sum()
+
+    torch.manual_seed(0)
+    x, w, found = torch.randn(2, 3, 6, 6), torch.randn(4, 3, 3, 3), []
+    for run in (torch.compile(function, backend=backend), function):
+        given = [t.clone().requires_grad_() for t in (x, w)]
+        run(*given).sum().backward()
+        found.append([t.grad for t in given])
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-2)
 
 
 def test_a_write_isnt_dropped() -> None:
