@@ -215,7 +215,7 @@ def test_the_choice_for_weights_that_change() -> None:
 )  # fmt: skip
 def test_the_choice_in_training_on_avx512(channels: int, size: int, images: int, way: str) -> None:
     """The faster of direct sums, blocks of tiles and whole kernels, as they were timed on Zen 5. Direct sums
-    took 0.5 of the time of three kernels for 64 channels of 8 x 8, and 2.3 times that of blocks for 56 x 56."""
+    of 64 channels took 0.5 of three kernels' time for 8 x 8, and 2.3 times that of blocks for 56 x 56."""
     figures = NAMED["x86-64-v4-bf16"].machine.winograd
     estimate = Estimate(size, size, channels, channels, figures, images=images, changing=True)
     best = estimate.best()
