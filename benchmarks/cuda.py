@@ -1,13 +1,19 @@
 """Measure an NVIDIA GPU: errors, bandwidth, products, networks and launches. The most valuable figures come
 first.
 
-    python3 benchmarks/cuda.py --minutes 7 --json cuda.json [--device cuda:0] [--only products] [--part 1]
+    python3 benchmarks/cuda.py --prepare --architecture sm_90a --carried kernels    # before, without a GPU
+    python3 benchmarks/cuda.py --minutes 7 --json cuda.json [--architecture sm_90a --carried kernels]
 
-This is the command to run first where a GPU is. It needs NumPy, onnx, llvmlite and NVRTC, which PyTorch's
-packages have, and no network. Each job runs in a process of its own, so that a crash or a hang stops no
-other. It ends after --seconds, or when --minutes are over. Figures are written as soon as a job ends, and a
-second call continues from there. Errors are found side by side, which also compiles the networks. Times are
-taken one after the other. The jobs are in three parts, each made to take at most 3 minutes on an H100.
+Other options are --device cuda:0, --only products and --part 1. The second command is the one to run first
+where a GPU is. It needs NumPy, onnx, llvmlite and NVRTC, which PyTorch's packages have, and no network. Each
+job runs in a process of its own, so that a crash or a hang stops no other. It ends after --seconds, or when
+--minutes are over. Figures are written as soon as a job ends, and a second call continues from there. Errors
+are found side by side, which also compiles the networks. Times are taken one after the other. The jobs are in
+three parts, each made to take at most 3 minutes on an H100.
+
+With --prepare all kernels are made for an architecture, without a device, and kept in a folder. The jobs then
+find them there and compile nothing but steps of training. Both machines need the same versions of llvmlite,
+NumPy and onnx.
 
 The last lines say what to read, with every bar beside its figure. Networks and weights are made from a seed.
 `--small` takes sizes for a simulated device. Columns stay empty if their package is missing: PyTorch with
@@ -41,10 +47,11 @@ import numpy as np
 import onnx
 from cuda_bars import reading
 from cuda_peers import REPEATS, ours_on_device, run_seconds, torch_network, torch_product
+from cuda_place import TF32, Place, Prepared, compiled, without_models
+from cuda_training import training_error, training_time
 from gpu_networks import NETWORKS, feeds, product, product_of_bytes, windows
 from sections import Section, Table
 
-import jangin
 from jangin.runtime.devices.cuda_devices import Found, select
 
 sys.path.remove(str(Path(__file__).parent))  # `import cuda` then finds NVIDIA's package, not this file
@@ -52,12 +59,10 @@ sys.path.remove(str(Path(__file__).parent))  # `import cuda` then finds NVIDIA's
 SECONDS = 150
 """The most seconds of a job. A GPU may be available for minutes only."""
 NOT_FINITE = "the results aren't finite"
-TF32 = "tf32"
-"""Products of float32 whose numbers are rounded to tf32."""
 Row = dict[str, Any]
 
 
-Job = Callable[[str], Row]
+Job = Callable[[Place], Row]
 
 
 def parts(small: bool) -> tuple[dict[str, Job], ...]:
@@ -96,8 +101,11 @@ def second_part(small: bool) -> dict[str, Job]:
 
 
 def third_part(small: bool) -> dict[str, Job]:
-    """Return all else: other networks, types and sizes."""
-    made: dict[str, Job] = {}
+    """Return all else: steps of training, and other networks, types and sizes."""
+    made: dict[str, Job] = {"errors/training/bert/float32": partial(training_error, name="bert", small=True)}
+    for name, batch in (("resnet50", 64), ("bert", 32)):
+        some = min(batch, 2) if small else batch
+        made[f"training/{name}/{batch}"] = partial(training_time, name=name, batch=some, small=small)
     kinds = ("bfloat16", "float32", "float16")
     for name, _ in BATCHES:
         for kind in kinds:
@@ -132,11 +140,6 @@ def timed_networks(batches: Sequence[tuple[str, Sequence[int]]], kind: str, smal
     }
 
 
-def compiled(model: onnx.ModelProto, on: str, kind: str) -> Any:
-    """Return a model compiled for a kind of numbers, of which tf32 is float32 with another option."""
-    return jangin.compile(model, on, tf32=kind == TF32)
-
-
 def typed(kind: str) -> str:
     """Return the element type of a kind of numbers."""
     return "float32" if kind == TF32 else kind
@@ -151,8 +154,8 @@ def network(name: str, kind: str, batch: int, small: bool) -> onnx.ModelProto:
     return NETWORKS[name](kind, batch, size=32)
 
 
-def device(on: str) -> Found:
-    return select(on.removeprefix("cuda").removeprefix(":"))
+def device(on: Place) -> Found:
+    return select(on.device.removeprefix("cuda").removeprefix(":"))
 
 
 # --- errors
@@ -170,7 +173,7 @@ def worst(got: Mapping[str, np.ndarray], want: Mapping[str, np.ndarray]) -> floa
     return found
 
 
-def product_error(on: str, kind: str, rows: int, terms: int, columns: int) -> Row:
+def product_error(on: Place, kind: str, rows: int, terms: int, columns: int) -> Row:
     exe = compiled(product(typed(kind), rows, terms, columns), on, kind)
     given = feeds(exe)
     x, y = (v.astype(np.float64) for v in given.values())
@@ -178,39 +181,40 @@ def product_error(on: str, kind: str, rows: int, terms: int, columns: int) -> Ro
     return {"error": found, "kernel": exe.plan.launches[0].template}
 
 
-def bytes_error(on: str, rows: int, terms: int, columns: int) -> Row:
+def bytes_error(on: Place, rows: int, terms: int, columns: int) -> Row:
     """Return the error of a product of bytes, whose sums are exact."""
-    exe = jangin.compile(product_of_bytes(rows, terms, columns), on)
+    exe = compiled(product_of_bytes(rows, terms, columns), on, "int8")
     x = np.random.default_rng(0).integers(0, 256, (rows, terms)).astype(np.uint8)
     weights = np.random.default_rng(0).integers(-128, 128, (terms, columns)).astype(np.int64)
     found = worst({"y": np.asarray(exe(x))}, {"y": x.astype(np.int64) @ weights})
     return {"error": found, "kernel": exe.plan.launches[-1].template}
 
 
-def network_error(on: str, name: str, kind: str, small: bool) -> Row:
+def network_error(on: Place, name: str, kind: str, small: bool) -> Row:
     return error_of(on, network(name, kind, 1, small), network(name, "float64", 1, small), kind)
 
 
-def windows_error(on: str, kind: str) -> Row:
+def windows_error(on: Place, kind: str) -> Row:
     return error_of(on, windows(typed(kind)), windows("float64"), kind)
 
 
-def error_of(on: str, model: onnx.ModelProto, in_float64: onnx.ModelProto, kind: str) -> Row:
+def error_of(on: Place, model: onnx.ModelProto, in_float64: onnx.ModelProto, kind: str) -> Row:
     """Return the error against the same network in float64 on the processor, with weights that aren't
     rounded."""
-    exe = compiled(model, on, kind)
+    exe, exact = on.compiled((model, on.target, kind), (in_float64, on.reference, "float64"))
     given = feeds(exe)
-    exact = jangin.compile(in_float64, "cpu")
     want = exact.run({n: v.astype(np.float64) for n, v in given.items()})
     return {"error": worst(exe.run(given), want), "launches": len(exe.plan.launches)}
 
 
-def sanitized(on: str, tool: str) -> Row:
+def sanitized(on: Place, tool: str) -> Row:
     """Run a small network's kernels under NVIDIA's checker."""
+    if on.prepares:
+        return network_error(on, "squeezenet", "float32", small=True)
     checker = shutil.which("compute-sanitizer")
     if checker is None:
         return {"absent": "compute-sanitizer"}
-    own = [sys.executable, __file__, "--device", on, "--small", "--job", "errors/squeezenet/float32"]
+    own = [*command_at(on), "--small", "--job", "errors/squeezenet/float32"]
     done = subprocess.run(
         [checker, "--tool", tool, "--error-exitcode", "9", *own], capture_output=True, text=True
     )
@@ -225,7 +229,7 @@ def device_seconds(exe: Any, given: Mapping[str, np.ndarray]) -> float:
     return sum(launch.seconds for launch in exe.profile(given, REPEATS))
 
 
-def copied(on: str, count: int) -> Row:
+def copied(on: Place, count: int) -> Row:
     """Measure a kernel that reads and writes the same number of bytes."""
     from onnx import TensorProto, helper, numpy_helper
 
@@ -233,12 +237,12 @@ def copied(on: str, count: int) -> Row:
     two = numpy_helper.from_array(np.float32(2), "two")
     graph = helper.make_graph([helper.make_node("Mul", ["x", "two"], ["y"])], "g", info[:1], info[1:], [two])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    exe = jangin.compile(model, on)
+    exe = compiled(model, on, "float32")
     seconds = device_seconds(exe, feeds(exe))
     return {"seconds": seconds, "GB/s": 8e-9 * count / seconds, "ceiling": device(on).bandwidth / 1e9}
 
 
-def product_time(on: str, kind: str, size: int) -> Row:
+def product_time(on: Place, kind: str, size: int) -> Row:
     exe = compiled(product(typed(kind), size, size, size), on, kind)
     seconds, flops = device_seconds(exe, feeds(exe)), 2 * size**3
     row = {"seconds": seconds, "TFLOP/s": 1e-12 * flops / seconds}
@@ -246,7 +250,7 @@ def product_time(on: str, kind: str, size: int) -> Row:
     return {**row, "kernel": label, **torch_product(kind, size, seconds)}
 
 
-def launch_time(on: str, count: int) -> Row:
+def launch_time(on: Place, count: int) -> Row:
     """Measure `count` tiny kernels that can't be fused: the seconds of each in a run, and by itself."""
     from onnx import TensorProto, helper
 
@@ -259,7 +263,7 @@ def launch_time(on: str, count: int) -> Row:
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [4, 64]) for n in ("x", name)]
     graph = helper.make_graph(nodes, "g", info[:1], info[1:])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
-    exe = jangin.compile(model, on)
+    exe = compiled(model, on, "float32")
     given, launches = feeds(exe), len(exe.plan.launches)
     whole = run_seconds(lambda: exe.run(given))
     return {
@@ -270,9 +274,9 @@ def launch_time(on: str, count: int) -> Row:
     }
 
 
-def network_time(on: str, name: str, batch: int, kind: str, small: bool) -> Row:
+def network_time(on: Place, name: str, batch: int, kind: str, small: bool) -> Row:
     """Measure a network beside PyTorch. Both have their input on the device if PyTorch is there."""
-    exe = jangin.compile(network(name, kind, batch, small), on)
+    exe = compiled(network(name, kind, batch, small), on, kind)
     given = feeds(exe)
     whole = run_seconds(lambda: exe.run(given))
     row: Row = {
@@ -320,9 +324,21 @@ def keep(path: Path, done: Mapping[str, Row]) -> None:
     unfinished.replace(path)
 
 
+def place(arguments: argparse.Namespace) -> Place:
+    target = f"cuda:{arguments.architecture}" if arguments.architecture else arguments.device
+    return Place(arguments.device, target, arguments.carried, arguments.prepare)
+
+
+def command_at(on: Place) -> list[str]:
+    """Return the command of this script for a place, without a job."""
+    command = [sys.executable, __file__, "--device", on.device, "--carried", on.carried]
+    command += ["--architecture", on.target.removeprefix("cuda:")] if on.target != on.device else []
+    return [*command, "--prepare"] if on.prepares else command
+
+
 def command_of(name: str, arguments: argparse.Namespace) -> list[str]:
     small = ["--small"] if arguments.small else []
-    return [sys.executable, __file__, "--job", name, "--device", arguments.device, *small]
+    return [*command_at(place(arguments)), "--job", name, *small]
 
 
 def apart(name: str, arguments: argparse.Namespace, left: float) -> Row:
@@ -378,24 +394,45 @@ def main() -> None:
     parser.add_argument("--part", type=int, choices=(1, 2, 3), help="one part of the jobs alone")
     parser.add_argument("--again", action="store_true", help="do what is done once more")
     parser.add_argument("--small", action="store_true", help="small sizes, for a simulated device")
+    parser.add_argument("--architecture", default="", help="the target of models, such as sm_90a")
+    parser.add_argument("--carried", default="", help="the folder of kernels that --prepare made")
+    parser.add_argument("--prepare", action="store_true", help="make the kernels, for a later call elsewhere")
     parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    every = {name: job for part in parts(arguments.small) for name, job in part.items()}
+    if arguments.prepare and not (arguments.architecture and arguments.carried):
+        parser.error("--prepare needs --architecture and --carried")
+    if arguments.carried:
+        os.environ["JANGIN_CACHE_DIR"] = str(Path(arguments.carried).resolve())
     if arguments.job:
-        print(json.dumps({**every[arguments.job](arguments.device), "on": str(device(arguments.device))}))
+        print(json.dumps(done_here(arguments)))
         return
-    done = kept(arguments.json)
+    if arguments.prepare:
+        arguments.json = None
+    done = {} if arguments.prepare else kept(arguments.json)
     wanted = [[*part] for part in parts(arguments.small)]
     chosen = wanted if arguments.part is None else [wanted[arguments.part - 1]]
     end = time.monotonic() + 60 * arguments.minutes
     for names in chosen:
         measure(names, done, arguments, end)
-    if arguments.save:
+    if arguments.prepare:
+        print(without_models(Path(arguments.carried)))
+    elif arguments.save:
         print(section(done).save("cuda"))
-    print(*reading(done), sep="\n")
+    if not arguments.prepare:
+        print(*reading(done), sep="\n")
     failed = [name for name, row in done.items() if "problem" in row]
     sys.exit(f"{len(failed)} of {len(done)} jobs failed: {', '.join(failed)}" if failed else 0)
+
+
+def done_here(arguments: argparse.Namespace) -> Row:
+    """Do a job in this process, or make its kernels."""
+    every = {name: job for part in parts(arguments.small) for name, job in part.items()}
+    on, start = place(arguments), time.monotonic()
+    try:
+        return {**every[arguments.job](on), "on": str(device(on))}
+    except Prepared:
+        return {"prepared": time.monotonic() - start}
 
 
 def measure(names: list[str], done: dict[str, Row], arguments: argparse.Namespace, end: float) -> None:
@@ -413,7 +450,8 @@ def measure(names: list[str], done: dict[str, Row], arguments: argparse.Namespac
         row = apart(name, arguments, left)
         with alone:
             done[name] = row
-            keep(arguments.json, done)
+            if arguments.json is not None:
+                keep(arguments.json, done)
             print(name, json.dumps(row), flush=True)
 
     errors = [name for name in again if name.startswith("errors/")]

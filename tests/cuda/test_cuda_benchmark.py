@@ -6,9 +6,11 @@ import argparse
 import importlib.util
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -116,11 +118,32 @@ def test_it_goes_on_where_it_was(tmp_path: Path) -> None:
     assert kept["errors/product/float32"] == row
 
 
+def carried(folder: Path) -> int:
+    """Return the number of kernels in a folder."""
+    with closing(sqlite3.connect(folder / "kernels" / "kernels.sqlite")) as file:
+        return int(file.execute("SELECT count(*) FROM kernels").fetchone()[0])
+
+
+@pytest.mark.slow  # four processes import the compiler
+def test_kernels_are_made_before_and_carried(tmp_path: Path) -> None:
+    """The second call finds all its kernels, and the reference's, and makes none."""
+    there = ("--architecture", "sm_80", "--carried", "kernels")
+    made = measured(tmp_path, "errors/windows/float32", "--prepare", *there)
+    assert made.returncode == 0 and "MiB to carry" in made.stdout, made.stderr
+    assert not [*tmp_path.rglob("*.jgn")] and not (tmp_path / "cuda.json").exists()
+    count = carried(tmp_path / "kernels")
+    done = measured(tmp_path, "errors/windows/float32", *there)
+    assert done.returncode == 0 and "met  errors/windows/float32" in done.stdout, done.stderr
+    assert carried(tmp_path / "kernels") == count > 8
+    refused = measured(tmp_path, "errors", "--prepare")
+    assert refused.returncode == 2 and "--prepare needs --architecture and --carried" in refused.stderr
+
+
 @pytest.mark.slow  # the C++ compiler takes minutes
 @pytest.mark.parametrize(
     "only", ["errors/squeezenet/float32", "errors/windows", "errors/bytes", "errors/shared", "errors/bert",
              "errors/gpt2/float32", "copy", "products", "launches", "networks/squeezenet",
-             "networks/bert/1/bfloat16", "sanitizer"]
+             "networks/bert/1/bfloat16", "sanitizer", "errors/training", "training/bert"]
 )  # fmt: skip
 def test_every_kind_of_job(tmp_path: Path, only: str) -> None:
     done = measured(tmp_path, only)
