@@ -1,7 +1,7 @@
 """The registers, spills and occupancy of CUDA kernels of networks, as NVIDIA's compiler makes them. No GPU is
 needed.
 
-python benchmarks/cuda_kernels.py [--targets cuda:sm_80 cuda:sm_90a] [--kinds float32 bfloat16] [--save]
+python benchmarks/cuda_kernels.py [--targets cuda:sm_80 cuda:sm_90a] [--kinds float32 tf32] [--save]
 
 With --save each row replaces that of the same network, type and architecture in benchmarks/results.
 """
@@ -15,8 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-import onnx
-from gpu_networks import NETWORKS, TYPES
+from gpu_networks import BYTES, NETWORKS
 from sections import FOLDER, Section, Table
 
 from jangin.backends.cuda import nvrtc
@@ -31,6 +30,8 @@ from jangin.targets.cuda import ARCHITECTURES
 
 NAME = "cuda_kernels"
 """The name of the file of figures."""
+KINDS = ("float32", "tf32", "bfloat16", "float16", BYTES)
+"""The kinds of numbers. Products of tf32 are an option of networks in float32."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,12 @@ class Counted:
     occupancy: float
 
 
-def counted(model: onnx.ModelProto, target_name: str) -> Iterator[Counted]:
-    """Yield each distinct kernel of a model."""
+def counted(network: str, kind: str, target_name: str) -> Iterator[Counted]:
+    """Yield each distinct kernel of a network."""
     target = resolve(target_name)
+    model = NETWORKS[network]("float32" if kind == "tf32" else kind)
     architecture, compiler = ARCHITECTURES[target.cpu], nvrtc.for_architecture(target.cpu)
-    plans = plan_model(model, Options(target)).plans
+    plans = plan_model(model, Options(target, tf32=kind == "tf32")).plans
     labels = {launch.kernel: launch.template for plan in plans for launch in plan.launches}
     funcs = [func for plan in plans for func in plan.kernels.values()]
 
@@ -62,7 +64,7 @@ def counted(model: onnx.ModelProto, target_name: str) -> Iterator[Counted]:
 
 
 def row(network: str, kind: str, target: str) -> list[str]:
-    found = [*counted(NETWORKS[network](kind), target)]
+    found = [*counted(network, kind, target)]
     registers = sorted(k.usage.registers for k in found)
     spilled, stack = (sum(getattr(k.usage, n) for k in found) for n in ("spilled", "stack"))
     share = [k.occupancy for k in found]
@@ -102,7 +104,7 @@ def main() -> None:
     )
     parser.add_argument("networks", nargs="*", default=[*NETWORKS])
     parser.add_argument("--targets", nargs="+", default=["cuda:sm_80", "cuda:sm_90a"])
-    parser.add_argument("--kinds", nargs="+", choices=[*TYPES], default=["float32", "bfloat16"])
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
     parser.add_argument("--save", action="store_true", help="keep the table in benchmarks/results")
     args = parser.parse_args()
     rows = {tuple(r[:3]): r for r in saved()}

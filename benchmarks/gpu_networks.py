@@ -3,7 +3,8 @@ before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -19,13 +20,17 @@ TYPES = MappingProxyType({
     "float64": (TensorProto.DOUBLE, np.dtype(np.float64)),
 })  # fmt: skip
 SEED = 0
+BYTES = "int8"
+"""The kind of networks in float32 whose convolutions and dense layers multiply bytes (QDQ)."""
+REACH = 4.0
+"""The largest number that a byte stands for. Values are near 1, as weights are made so."""
 
 
 class Net:
     """The nodes and constants of one graph, in one element type. Methods return the name of their result."""
 
     def __init__(self, kind: str) -> None:
-        self.kind, (self._type, self._numpy) = kind, TYPES[kind]
+        self.kind, (self._type, self._numpy) = kind, TYPES["float32" if kind == BYTES else kind]
         self._nodes: list[onnx.NodeProto] = []
         self._constants: dict[str, Any] = {}
         self._inputs: list[Any] = []
@@ -47,6 +52,18 @@ class Net:
         numbers = self._random.standard_normal(shape, np.float32) / np.float32(np.sqrt(terms))
         return self.constant(numbers.astype(self._numpy))
 
+    def rounded(self, x: str) -> str:
+        """Round numbers to bytes and back."""
+        step = self.constant(np.float32(REACH / 127)), self.constant(np.int8(0))
+        return self.node("DequantizeLinear", self.node("QuantizeLinear", x, *step), *step)
+
+    def bytes(self, shape: Sequence[int], terms: int, axis: int) -> tuple[str, np.ndarray]:
+        """Add weights of bytes with a scale for each entry of an axis. Return them, and the scales."""
+        steps = np.full(shape[axis], np.sqrt(3 / terms) / 127, np.float32)
+        numbers = self._random.integers(-127, 128, shape).astype(np.int8)
+        constants = (self.constant(v) for v in (numbers, steps, np.zeros(len(steps), np.int8)))
+        return self.node("DequantizeLinear", *constants, axis=axis), steps
+
     def input(self, name: str, *shape: int, whole: bool = False) -> str:
         kind = TensorProto.INT64 if whole else self._type
         self._inputs.append(helper.make_tensor_value_info(name, kind, shape))
@@ -65,17 +82,17 @@ class Net:
     def conv(
         self, x: str, inputs: int, outputs: int, window: int = 1, stride: int = 1, groups: int = 1
     ) -> str:
-        terms = inputs // groups * window * window
-        weights = self.weight(outputs, inputs // groups, window, window, terms=terms)
-        return self.node(
-            "Conv",
-            x,
-            weights,
-            self.weight(outputs),
-            strides=[stride] * 2,
-            pads=[window // 2] * 4,
-            group=groups,
-        )
+        shape = outputs, inputs // groups, window, window
+        terms = math.prod(shape[1:])
+        sizes = {"strides": [stride] * 2, "pads": [window // 2] * 4, "group": groups}
+        if self.kind != BYTES:
+            return self.node("Conv", x, self.weight(*shape, terms=terms), self.weight(outputs), **sizes)
+        weights, steps = self.bytes(shape, terms, 0)
+        units = steps * np.float32(REACH / 127)
+        numbers = (self._random.standard_normal(outputs) / units).astype(np.int32)
+        constants = (self.constant(v) for v in (numbers, units, np.zeros(outputs, np.int32)))
+        bias = self.node("DequantizeLinear", *constants, axis=0)
+        return self.rounded(self.node("Conv", self.rounded(x), weights, bias, **sizes))
 
     def relu(self, x: str) -> str:
         return self.node("Relu", x)
@@ -85,7 +102,11 @@ class Net:
         return self.node("Clip", x, low, high)
 
     def dense(self, x: str, inputs: int, outputs: int) -> str:
-        product = self.node("MatMul", x, self.weight(inputs, outputs, terms=inputs))
+        if self.kind == BYTES:
+            x, weights = self.rounded(x), self.bytes((inputs, outputs), inputs, 1)[0]
+        else:
+            weights = self.weight(inputs, outputs, terms=inputs)
+        product = self.node("MatMul", x, weights)
         return self.node("Add", product, self.weight(outputs))
 
     def normalized(self, x: str, width: int) -> str:

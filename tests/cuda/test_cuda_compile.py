@@ -28,7 +28,7 @@ from jangin.templates.choose import choose
 from jangin.templates.gpu.table import TEMPLATES
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))
-from cuda_kernels import counted
+from cuda_kernels import KINDS, counted
 from gpu_networks import NETWORKS
 
 SOME = ("conv 3x3 strided", "depthwise 3x3", "attention")
@@ -79,11 +79,11 @@ def test_all_templates_compile(target: str) -> None:
 
 
 @pytest.mark.slow  # each network takes half a minute
-@pytest.mark.parametrize("kind", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("network", NETWORKS)
 def test_networks_compile(network: str, kind: str) -> None:
     for target in ("cuda:sm_80", "cuda:sm_90a"):
-        found = [*counted(NETWORKS[network](kind), target)]
+        found = [*counted(network, kind, target)]
         assert found
         wrong = [k for k in found if k.usage.spilled or k.usage.stack or k.occupancy <= 0]
         assert not wrong, wrong
