@@ -73,8 +73,9 @@ _FORMATS: dict[DType, Format] = {
 }
 
 
-def widen(dtype: DType) -> Expr:
-    """Return the formula that widens ARGUMENT, of a small type, to the type that it is computed in."""
+def widen(dtype: DType, *, subnormals: bool = True) -> Expr:
+    """Return the formula that widens ARGUMENT, of a small type, to the type that it is computed in. Without
+    `subnormals` it computes with no subnormal float32, for devices that take them for 0."""
     x = Var(ARGUMENT, dtype)
     if dtype.is_int:
         left = const(8 - dtype.bits, dtype.wide)
@@ -83,7 +84,7 @@ def widen(dtype: DType) -> Expr:
     wide = cast(I32, call(f"bitcast_u{8 * dtype.bytes}", x))
     if dtype is BF16:
         return _float(binary("shl", wide, _i(16)))
-    return _float(_widen(_FORMATS[dtype], wide) if dtype in _FORMATS else _widen_power(wide))
+    return _float(_widen(_FORMATS[dtype], wide, subnormals) if dtype in _FORMATS else _widen_power(wide))
 
 
 def narrow(dtype: DType) -> Expr:
@@ -118,11 +119,15 @@ def _above(bits: Expr, count: int) -> Expr:
     return cast(I32, binary("shr", cast(U32, bits), const(count, U32)))
 
 
-def _widen(f: Format, wide: Expr) -> Expr:
+def _widen(f: Format, wide: Expr, subnormals: bool) -> Expr:
     sign = binary("shl", binary("and", wide, _i(f.sign)), _i(31 - f.exponent - f.mantissa))
     size = binary("and", wide, _i(f.sign - 1))
     rest = binary("shl", size, _i(23 - f.mantissa))
-    number = _bits(_float(rest) * const(2.0 ** (127 - f.bias), F32))
+    if subnormals:
+        number = _bits(_float(rest) * const(2.0 ** (127 - f.bias), F32))
+    else:
+        least = _bits(cast(F32, size) * const(2.0 ** (1 - f.bias - f.mantissa), F32))
+        number = select(size < _i(1 << f.mantissa), least, rest + _i((127 - f.bias) << 23))
     if f.infinite:
         number = select(size > _i(f.top), binary("or", rest, _i(0x7F800000)), number)
     elif f.has_nan:

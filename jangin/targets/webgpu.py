@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from jangin.runtime.devices.webgpu_adapters import ANY, PREFIX, select
+from jangin.targets import small
 from jangin.targets.figures import WinogradFigures
 from jangin.targets.gpu import Gpu
 from jangin.targets.rows import PORTABLE
@@ -26,8 +27,13 @@ shared memory, however long their shaders take to compile."""
 NO_WINOGRAD = WinogradFigures(gain=0.0)
 """Winograd's method is never estimated to pay. Without it networks run as quickly on lavapipe. They have
 fewer shaders to compile, and weights that are up to 4 times smaller."""
-ROWS = tuple(r for r in PORTABLE if r.product is None)
-"""Instruction rows. WGSL has no products of words of small numbers."""
+ROWS = tuple(
+    replace(r, expansion=small.widen(r.dtypes[0], subnormals=False)) if r.name == "widen" else r
+    for r in PORTABLE
+    if r.product is None
+)
+"""Instruction rows. WGSL has no products of words of small numbers, and devices may take subnormal numbers
+for 0."""
 WEBGPU = Target(
     PREFIX, PREFIX, ANY, "", ROWS,
     Gpu(group=GROUP, shared=SHARED, compiling=COMPILING, tile=TILE, winograd=NO_WINOGRAD), backend="wgsl",

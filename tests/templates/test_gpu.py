@@ -159,7 +159,7 @@ def test_large_products_use_large_tiles() -> None:
 @pytest.mark.parametrize("rows", [1, 3, 8])
 def test_neighbours_read_neighbouring_columns_of_few_rows(rows: int) -> None:
     """A group of WebGPU's target has no more rows than a tile of so few, and no panels to wait for."""
-    wanted = workload(matmul((rows, 512), (512, 1024)), constants=["w"], target=WEBGPU)
+    wanted = workload(matmul((rows, 2048), (2048, 4096)), constants=["w"], target=WEBGPU)
     made = choose(wanted, templates=TEMPLATES)
     assert made.params["bk"] == 0 and made.params["tx"] * made.params["tn"] >= 64
     assert rows <= made.params["ty"] * made.params["tm"] < rows + 4

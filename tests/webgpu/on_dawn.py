@@ -94,6 +94,8 @@ class DawnRep:
 
     def run(self, inputs: Sequence[Any]) -> list[Array]:
         graph = self._model.graph
+        if odd := [v.name for v in (*graph.input, *graph.output) if not v.type.HasField("tensor_type")]:
+            raise CompileError(f"{odd[0]} is no tensor, and a package takes and gives tensors")
         constants = {t.name for t in graph.initializer}
         given = [i for i in graph.input if i.name not in constants]
         feeds = {i.name: value for i, value in zip(given, inputs, strict=True)}
@@ -105,7 +107,10 @@ class DawnRep:
         }
         try:
             exe = Packaged(self._model, sizes, self._dawn)
-        except CompileError:
-            exe = specialised(lambda model: Packaged(model, sizes, self._dawn), self._model, feeds)
+        except CompileError as error:
+            try:
+                exe = specialised(lambda model: Packaged(model, sizes, self._dawn), self._model, feeds)
+            except CompileError:
+                raise error from None
         made = exe.run(feeds)
         return [made[o.name] for o in graph.output]

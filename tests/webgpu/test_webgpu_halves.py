@@ -12,10 +12,15 @@ from on_adapter import NONE, run, usable
 
 import jangin
 from jangin.backends.wgsl.module import shader
+from jangin.ir.dtype import F8E8M0, F32, SMALL, DType
+from jangin.ir.expr import Var
 from jangin.ir.interpret import run_func
 from jangin.ir.parse import parse_func
+from jangin.ir.races import evaluated
+from jangin.ir.traversal import postorder
 from jangin.runtime.devices.webgpu import opened
 from jangin.runtime.devices.wgsl import Bindings, Shader
+from jangin.targets.small import ARGUMENT
 from jangin.targets.webgpu import WEBGPU
 
 ADAPTERS = usable()
@@ -84,3 +89,19 @@ def test_packages_have_both_forms(tmp_path: Path) -> None:
     for name, form in re.findall(r"^//# (.*)\n((?:(?!//# ).*\n)*)", text, re.MULTILINE):
         assert ("enable f16;" in form) == ("shader-f16" in name)
         assert ("enable subgroups;" in form) == ("subgroups" in name)
+
+
+@pytest.mark.parametrize("dtype", [t for t in SMALL if t.kind == "f" and t is not F8E8M0], ids=str)
+def test_small_floats_widen_without_subnormal_numbers(dtype: DType) -> None:
+    """Devices may take subnormal float32 numbers for 0. No step of a formula makes or takes one."""
+    codes = np.arange(1 << dtype.bits, dtype=np.uint8)
+    x = Var(ARGUMENT, dtype)
+    row = WEBGPU.row("widen", dtype)
+    assert row is not None and row.expansion is not None
+    values = {x: codes.view(dtype.numpy)}
+    for step in postorder(row.expansion):
+        if step.dtype is F32:
+            size = np.abs(evaluated(step, values))
+            assert not np.any((size > 0) & (size < np.finfo(np.float32).tiny)), step
+    got, want = evaluated(row.expansion, values), codes.view(dtype.numpy).astype(np.float32)
+    np.testing.assert_array_equal(got, want)

@@ -26,6 +26,7 @@ FIRST = 41
 REFUSED = {
     "has no numbers of 64 bits": "float64, which WGSL lacks",
     "steps that depend on its data": "a package has one plan, and the model runs in steps",
+    "takes and gives tensors": "a package takes tensors, and no sequences or optional values",
     "aren't known": "a package has known sizes, and data decide these",
 }
 """The rules by which models are refused: a part of the error's text, and the rule."""
