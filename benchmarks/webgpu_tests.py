@@ -4,7 +4,7 @@
     python benchmarks/webgpu_tests.py --dawn FOLDER/node_modules/webgpu [--folder reports] [--save]
 
 wgpu takes the first adapter, such as Mesa's lavapipe. Dawn takes Chromium's SwiftShader. `--folder` keeps
-pytest's reports, and the next call makes only what is missing. `--save` writes
+pytest's reports, and the next call makes what is missing or failed. `--save` writes
 benchmarks/results/webgpu_tests.json.
 """
 
@@ -15,7 +15,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -33,17 +33,36 @@ TESTS = {
 
 
 def report(name: str, folder: Path, dawn: Path | None) -> ElementTree.Element:
-    """Run tests, and return pytest's report. A report that is there is read instead."""
-    path = folder.resolve() / f"{name}.xml"
+    """Run tests, and return pytest's report. If there is one already, only what failed in it runs again."""
+    path, (file, *more) = folder.resolve() / f"{name}.xml", TESTS[name]
     if not path.exists():
-        file, *more = TESTS[name]
-        command = [
-            sys.executable, "-m", "pytest", f"tests/webgpu/{file}", *more, "--all", "-m", "slow or not slow",
-            f"--junitxml={path}",
-        ]  # fmt: skip
-        named = {"JANGIN_DAWN": str(dawn.resolve())} if dawn else {}
-        subprocess.run(command, cwd=ROOT, env={**os.environ, **named})
-    return ElementTree.parse(path).getroot()
+        _run([f"tests/webgpu/{file}", *more], path, dawn)
+        return ElementTree.parse(path).getroot()
+    whole = ElementTree.parse(path)
+    if wrong := [case for case in whole.iter("testcase") if failed(case)]:
+        again = folder.resolve() / f"{name}_again.xml"
+        _run([f"tests/webgpu/{file}::{_test(case)}" for case in wrong], again, dawn)
+        made = {_test(case): case for case in ElementTree.parse(again).iter("testcase")}
+        for suite in whole.iter("testsuite"):
+            for n, case in enumerate(suite):
+                if case.tag == "testcase":
+                    suite[n] = made.get(_test(case), case)
+        whole.write(path)
+    return whole.getroot()
+
+
+def _run(tests: Sequence[str], path: Path, dawn: Path | None) -> None:
+    command = [
+        sys.executable, "-m", "pytest", *tests, "--all", "-m", "slow or not slow", f"--junitxml={path}",
+    ]  # fmt: skip
+    named = {"JANGIN_DAWN": str(dawn.resolve())} if dawn else {}
+    subprocess.run(command, cwd=ROOT, env={**os.environ, **named})
+
+
+def _test(case: ElementTree.Element) -> str:
+    """Return the test's class and name, as pytest takes them after the file."""
+    place = case.get("classname", "").rpartition(".")[2]
+    return f"{place}::{case.get('name')}" if place.startswith("Test") else str(case.get("name"))
 
 
 def failed(case: ElementTree.Element) -> bool:

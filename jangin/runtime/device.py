@@ -85,6 +85,10 @@ class Module(Protocol):
     @property
     def alignment(self) -> int: ...
 
+    @property
+    def copies(self) -> bool:
+        """Return whether the device has copies of the constants, so that the host's aren't read again."""
+
     def memory(self) -> Memory: ...
 
     def native_call(self, layout: Layout) -> NativeCall:

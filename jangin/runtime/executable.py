@@ -12,6 +12,7 @@ import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.ir.plan import Plan
+from jangin.mapped import release
 from jangin.runtime.addressed import Addressed, is_addressable
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.called import Called, joined, ordered
@@ -240,10 +241,13 @@ class Executable(Called, Loaded[Artifact]):
         }
 
     def _confirm(self) -> None:
-        """Wait until constants are checked. Raises ArtifactError if one is damaged."""
+        """Wait until constants are checked. Raises ArtifactError if one is damaged. The pages of constants
+        that the device has copied leave this process's memory."""
         if self._check is not None:
             self._check()
             self._check = None
+            if self._module.copies:
+                release(self._artifact.plan.constants.values())
 
     def _listed(self, made: Mapping[str, Array]) -> list[Array]:
         """Return the outputs as a list. If the model names an output twice, the second is a copy."""

@@ -90,6 +90,34 @@ def test_a_network_of_any_batch_saved_and_loaded_too(shared: bool, groups: bool,
             np.testing.assert_allclose(run(x), expected, rtol=1e-5, atol=1e-5)
 
 
+def resident(path: Path) -> int:
+    """Return the bytes of a file that this process's memory has (Linux)."""
+    size, ours = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.partition(" ")[0]:
+            ours = line.endswith(str(path))
+        elif ours and line.startswith("Rss:"):
+            size += int(line.split()[1]) << 10
+    return size
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells a process's pages")
+def test_constants_that_a_device_has_leave_the_host(tmp_path: Path) -> None:
+    """A device with its own memory has a copy of the file's constants."""
+    table = np.random.default_rng().standard_normal((1 << 19, 4)).astype(np.float32)
+    x = helper.make_tensor_value_info("x", TensorProto.INT64, [3])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    gather = helper.make_node("Gather", ["table", "x"], ["y"])
+    graph = helper.make_graph([gather], "g", [x], [y], [numpy_helper.from_array(table, "table")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
+    path, at = tmp_path / "m.jgn", np.int64([1, 500_000, 7])
+    compiled(model, cache=False).save(path)
+    exe = jangin.load(path, device=MemoryDevice(shared=False))
+    np.testing.assert_array_equal(exe(at), table[at])
+    assert resident(path) < table.nbytes // 8
+    np.testing.assert_array_equal(exe(at), table[at])
+
+
 @each_way
 def test_rounds(shared: bool, groups: bool) -> None:
     """Each round is a separate launch if several items share a round's tasks."""

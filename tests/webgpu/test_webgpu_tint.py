@@ -27,8 +27,10 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not shutil.which("chromium"), reason="Debian's chromium isn't here"),
 ]
-LEAST = 1000
-"""Shaders that there are at least."""
+PARTS = 8
+"""Each test has one case in so many. All at once would take longer than a test may."""
+LEAST = 100
+"""Shaders of a part that there are at least."""
 CHECK = """
   const { shaders } = await (await fetch("shaders.json")).json();
   const adapter = await navigator.gpu.requestAdapter();
@@ -44,11 +46,11 @@ CHECK = """
 """
 
 
-def shaders() -> dict[str, str]:
-    """The texts of all node tests' shaders, with the test that has each first. Models that can't be compiled
-    without the tests' inputs, or at all, have none."""
+def shaders(part: int) -> dict[str, str]:
+    """The texts of a part of the node tests' shaders, with the test that has each first. Models that can't be
+    compiled without the tests' inputs, or at all, have none."""
     found: dict[str, str] = {}
-    for case in load_model_tests(kind="node"):
+    for case in load_model_tests(kind="node")[part::PARTS]:
         try:
             made = jangin.build(case.model, "webgpu")
         except (CompileError, ValueError):
@@ -70,8 +72,9 @@ def codes(made: Any) -> Iterator[bytes]:
             yield from codes(part)
 
 
-def test_tint(tmp_path: Path) -> None:
-    texts = shaders()
+@pytest.mark.parametrize("part", range(PARTS))
+def test_tint(part: int, tmp_path: Path) -> None:
+    texts = shaders(part)
     assert len(texts) >= LEAST
     (tmp_path / "out").mkdir()
     listed = [(name, text) for text, name in texts.items()]

@@ -64,7 +64,7 @@ class Code:
     memory, `users` has the indices in the table of the buffer and of its aliases. `fixed` has the indices and
     addresses of the constants."""
 
-    alignment = ALIGN
+    alignment, copies = ALIGN, False
 
     def __init__(self, plan: Plan, codes: Sequence[bytes], threads: int, beside: Code | None) -> None:
         self.plan = plan

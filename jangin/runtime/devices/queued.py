@@ -104,6 +104,10 @@ class Code:
         self.constants = {n: self.buffer(n, a, write=False) for n, a in plan.constants.items() if n in base}
         self.copied = 0
 
+    @property
+    def copies(self) -> bool:
+        return not self.driver.shared
+
     def kernel(self, function: str) -> Kernel:
         """Return a kernel whose arguments no other memory sets."""
         unused = self._unused.pop(function, None)
