@@ -127,7 +127,7 @@ class Interpreter:
 class _Module:
     """A graph that is interpreted. Each of its runs needs no memory of its own, so it is its own `Memory`."""
 
-    alignment = 1
+    alignment, copies = 1, False
 
     def __init__(self, graph: Graph, stop: Callable[[], bool], threads: int, alone: bool) -> None:
         self._graph, self._stop, self.threads, self._alone = graph, stop, threads, alone
