@@ -13,9 +13,9 @@ from jangin.blas.compiled import run
 from jangin.blas.routine import Routine
 from jangin.ir.graph import Array
 
-SMALLEST = 128
+SMALLEST, SMALLEST_COMPLEX = 512, 128
 """The order of a triangle that is no longer halved. A part of it for all right sides in a panel stays in the
-L2 cache."""
+L2 cache. The kernel of complex numbers takes one right side at a time, so a product is worth smaller parts."""
 MULTIPLE = 32
 """Halves have a multiple of so many rows, for whole register tiles. Tiles have 4 or 8 columns, and both
 divide it."""
@@ -23,7 +23,12 @@ divide it."""
 
 def is_large(routine: Routine, options: Mapping[str, str], sizes: Mapping[str, int]) -> bool:
     """Return whether a call is worth doing by blocks."""
-    return routine.name == "trsm" and sizes["m" if options["side"] == "L" else "n"] > SMALLEST
+    return routine.name == "trsm" and sizes["m" if options["side"] == "L" else "n"] > smallest(routine)
+
+
+def smallest(routine: Routine) -> int:
+    """Return the order of a routine's triangle that isn't halved."""
+    return SMALLEST_COMPLEX if routine.types == "cz" else SMALLEST
 
 
 class Blocked:
@@ -36,7 +41,7 @@ class Blocked:
     def solve(self, alpha: Array, a: Array, b: Array) -> None:
         """Write the solution for a triangle `a` and right sides `b` over b."""
         n = len(a)
-        if n <= SMALLEST:
+        if n <= smallest(self.routine):
             self._run(self.routine, self.options, {"alpha": alpha, "a": a, "b": b})
             return
         half = -(-n // 2 // MULTIPLE) * MULTIPLE

@@ -133,14 +133,16 @@ def summed(
     count: Expr,
     vectors: int,
     beside: Callable[[Expr], Stmt] | None = None,
+    ways: int = 1,
 ) -> Stmt:
     """Return a loop that adds the terms of each column to its total, by `vectors` vectors of partial sums
-    each. `beside` is done for each index too."""
+    each. `beside` is done for each index too. The vectors lie in so many `ways` along the column: one half of
+    them goes through its second half if there are two."""
     width, many, parts = lanes(totals.dtype) // totals.parts, range(totals.many), range(totals.parts)
     shape = (*map(const, (totals.many, totals.parts, vectors, width)),)
     sums = Buffer(f"{name}s", totals.dtype, shape, "register")
     turn, lane, rest = Var(f"{name}t"), Var(f"{name}l"), Var(f"{name}r")
-    step = width * vectors
+    step, turns, per_way = width * vectors, count // (width * vectors), vectors // ways
 
     def along(statement: Stmt) -> Stmt:
         return For(lane, const(width), statement, "vector")
@@ -149,7 +151,8 @@ def summed(
         return const(c), const(p), const(v), lane
 
     def some(v: int) -> list[Stmt]:
-        i = begin + turn * step + v * width + lane
+        way, place = divmod(v, per_way)
+        i = begin + (way * turns + turn) * (step // ways) + place * width + lane
         adds = [
             Store(sums, cell(c, p, v), Load(sums, cell(c, p, v)) + value)
             for c in many
@@ -167,7 +170,7 @@ def summed(
     nothing = const(0, totals.dtype)
     long = block(
         *(along(Store(sums, cell(c, p, v), nothing)) for c in many for p in parts for v in range(vectors)),
-        For(turn, count // step, block(*(s for v in range(vectors) for s in some(v)))),
+        For(turn, turns, block(*(s for v in range(vectors) for s in some(v)))),
         *(ended(c, p) for c in many for p in parts),
     )
     short = For(rest, count % step, block(*singles, *([] if beside is None else [beside(i)])))

@@ -13,14 +13,18 @@ from jangin.blas.columns import (
     scaled_before,
     summed,
 )
+from jangin.blas.elements import MANY
 from jangin.blas.kernel import Kernel
 from jangin.blas.numbers import Value, conjugate, element, is_some, scaled
-from jangin.ir.expr import Buffer, Expr, Var, const, minimum
-from jangin.ir.loop import For, If, Stmt, block
+from jangin.ir.expr import Buffer, Expr, Var, const, maximum, minimum
+from jangin.ir.loop import For, If, Let, Stmt, block
 from jangin.ops.values import Tensor
 
-ROWS = 1024
-"""Rows of a task of a product with columns. Its sums stay in the L1 cache."""
+ROW_BYTES, LEAST = 1 << 13, 256
+"""The bytes of a task's sums in a product with columns, and the least rows of a task that is made for another
+thread. The sums stay in the L1 cache."""
+WIDE = 8
+"""Real columns that are taken at once if there are many registers. Fewer columns fetch less ahead."""
 SUMS_ABREAST = 2
 """Vectors of partial sums of each column of a transposed product. With the columns beside each other they
 hide an addition's latency."""
@@ -39,8 +43,10 @@ def _by_rows(k: Kernel) -> Tensor:
         factor(k, "alpha"),
         factor(k, "beta"),
     )
-    m, n, task, turn, rest = k.size("m"), k.size("n"), Var("task"), Var("turn"), Var("rest")
-    begin, count = task * ROWS, minimum(const(ROWS), m - task * ROWS)
+    m, n, task, turn = k.size("m"), k.size("n"), Var("task"), Var("turn")
+    most, own = ROW_BYTES // (k.dtype.bytes * k.parts), Var("own_rows")
+    tasks = maximum((m + most - 1) // most, minimum(const(k.threads), m // LEAST))
+    begin, count = task * own, minimum(own, m - task * own)
 
     def some(first: Expr, columns: int) -> Stmt:
         def worked(factors: list[Value]) -> Stmt:
@@ -55,10 +61,16 @@ def _by_rows(k: Kernel) -> Tensor:
         return all_held([alpha * x[first + c] for c in range(columns)], worked)
 
     start = scaled_before("s", out, y, beta, begin, count)
-    whole = For(turn, n // ABREAST, some(turn * ABREAST, ABREAST))
-    last = For(rest, n % ABREAST, some(n // ABREAST * ABREAST + rest, 1))
-    work = block(start, If(is_some(alpha), block(whole, last)))
-    return k.nest("alpha a x beta y", For(task, (m + ROWS - 1) // ROWS, work, "parallel"), "y")
+    columns, before = [], const(0)
+    wide = (WIDE,) if k.machine.registers >= MANY and k.parts == 1 else ()
+    for abreast in (*wide, ABREAST, 1):
+        turns = (n - before) // abreast
+        columns.append(For(turn, turns, some(before + turn * abreast, abreast)))
+        before = before + turns * abreast
+    work = block(start, If(is_some(alpha), block(*columns)))
+    rows = (m + tasks - 1) // maximum(tasks, const(1))
+    rows = (rows + out.width - 1) // out.width * out.width
+    return k.nest("alpha a x beta y", For(task, tasks, Let(own, rows, work), "parallel"), "y")
 
 
 def _by_columns(k: Kernel) -> Tensor:

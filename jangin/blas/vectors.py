@@ -30,6 +30,9 @@ from jangin.ops.values import Tensor
 TASK = 1 << 14
 """Elements of a task, whose vectors come from memory in a few microseconds."""
 
+WAYS = 2
+"""Places in two vectors at which a task reads at once. With one, processors fetch less ahead from memory."""
+
 
 def _written(k: Kernel, names: str, update: Callable[..., Value], parts: int = 1) -> Tensor:
     """Return the written vector. `update` gets the operands `names`, and the vector's old element last. A
@@ -80,7 +83,8 @@ def _total(k: Kernel, names: str, dtype: DType, term: Callable[..., Value], part
     task, totals, n = Var("task"), Totals(dtype, parts), k.size("n") * (k.parts // parts)
     tasks, begin = (n + TASK - 1) // TASK, task * TASK
     out = Vector(Buffer("out", dtype, (tasks * parts,)), parts)
-    sums = summed("s", totals, lambda _, i: term(*operands, i), begin, minimum(const(TASK), n - begin), SUMS)
+    count, ways = minimum(const(TASK), n - begin), WAYS if len(operands) > 1 else 1
+    sums = summed("s", totals, lambda _, i: term(*operands, i), begin, count, SUMS, ways=ways)
     body = totals.within(sums, out.store(task, totals[0]))
     read = [k[name] for name in names.split()]
     partial = k.b.loop_nest(read, For(task, tasks, body, "parallel"), dtype, out.buffer.shape)

@@ -10,7 +10,7 @@ import pytest
 from blas_cases import DTYPES, GUARD, arguments
 
 from jangin import blas
-from jangin.blas.blocked import SMALLEST
+from jangin.blas.blocked import SMALLEST_COMPLEX
 from jangin.blas.calls import BlasError
 from jangin.blas.table import COMPLEX
 from jangin.blas.vectors import TASK
@@ -65,7 +65,7 @@ def applied(a: Any, trans: int) -> Any:
 @pytest.mark.parametrize("trans", range(3))
 def test_large_systems_are_solved_for_every_option(trans: int) -> None:
     """The triangle is larger than one that `blocked` halves."""
-    rng, n = np.random.default_rng(23), SMALLEST + 22
+    rng, n = np.random.default_rng(23), SMALLEST_COMPLEX + 22
     a = np.asfortranarray(rng.standard_normal((n, n)) + 1j * rng.standard_normal((n, n))) / n + np.eye(n)
     for side, lower in itertools.product(range(2), range(2)):
         b = rng.standard_normal((3, n) if side else (n, 3)) + 0.5j
