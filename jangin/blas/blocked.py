@@ -15,7 +15,7 @@ from jangin.ir.graph import Array
 
 SMALLEST, SMALLEST_COMPLEX = 512, 128
 """The order of a triangle that is no longer halved. A part of it for all right sides in a panel stays in the
-L2 cache. The kernel of complex numbers takes one right side at a time, so a product is worth smaller parts."""
+L2 cache. The kernel of complex numbers takes one right side at a time, so products pay for smaller parts."""
 MULTIPLE = 32
 """Halves have a multiple of so many rows, for whole register tiles. Tiles have 4 or 8 columns, and both
 divide it."""
