@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jangin.bench import peers
 from jangin.bench.engine import Engine, Job
+from jangin.bench.llamacpp import llama_cpp
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.ir.sources import operators
@@ -341,6 +342,7 @@ class Peer:
     - `packages` are Python packages of which any one brings the engine, the preferred first.
     - `more` are packages that it needs besides.
     - `reads` is the ending of the files that it reads.
+    - `partial` tells that it may return only some of the outputs.
     """
 
     title: str
@@ -348,6 +350,7 @@ class Peer:
     packages: tuple[str, ...]
     more: tuple[str, ...] = ()
     reads: str = ".onnx"
+    partial: bool = False
 
 
 PEERS: Mapping[str, Peer] = {
@@ -360,6 +363,7 @@ PEERS: Mapping[str, Peer] = {
     "inductor": Peer("Inductor", peers.inductor, ("torch",), reads=".pt2"),
     "pytorch": Peer("PyTorch", peers.pytorch, ("torch",), reads=".pt2"),
     "tvm": Peer("TVM, untuned", peers.tvm, ("apache-tvm",)),
+    "llamacpp": Peer("llama.cpp", llama_cpp, ("xllamacpp",), reads=".gguf", partial=True),
     "im2col": Peer("im2col + OpenBLAS", _im2col, ("numpy",)),
 }
 """The engines that `jangin bench` and `jangin study` set beside Jangin, by name."""

@@ -30,6 +30,8 @@ def tables(comparisons: Sequence[Comparison]) -> Iterator[Table]:
             ("peak memory", "right"),
         ):
             table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+        if c.tokens:
+            table.add_column("tokens/s", justify="right")
         for r in c.results:
             table.add_row(*row(c, r))
         table.caption = caption(c)
@@ -53,6 +55,7 @@ def row(c: Comparison, r: Result) -> list[str]:
         f"{speed / c.sgemm:.0%}" if c.flops and c.sgemm else "",
         f"{r.compile_seconds:.2f} s",
         f"{r.peak_bytes / 1e6:.0f} MB",
+        *([f"{c.tokens / r.median * 1e3:.0f}"] if c.tokens else []),
     ]
 
 
