@@ -18,7 +18,6 @@ from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.loop import Func
 from jangin.ir.plan import ALIGN, Launch, Plan, PlanBuffer
-from jangin.ir.plan import aligned as whole
 from jangin.ir.records import dataclass
 from jangin.once import once
 from jangin.targets.target import Target
@@ -28,8 +27,8 @@ SLACK = ALIGN - 1
 
 
 WORD = 8
-"""Arrays of a state lie at multiples of so many bytes on microcontrollers. Their widest loads, of f64 and
-i64, need no more."""
+"""Weights, and arrays of a state, lie at multiples of so many bytes on microcontrollers. Their widest loads,
+of f64 and i64, need no more."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,13 @@ class Weights:
 
     @classmethod
     def of(
-        cls, constants: Sequence[Mapping[str, Array]], made: Sequence[Sequence[tuple[str, int]]] = ()
+        cls,
+        constants: Sequence[Mapping[str, Array]],
+        made: Sequence[Sequence[tuple[str, int]]] = (),
+        to: int = ALIGN,
     ) -> Weights:
         """Return the weights of each part's constants. Equal contents are stored once. Each begins at a
-        multiple of ALIGN. `made` has each part's results of launches that run once, with their bytes."""
+        multiple of `to`. `made` has each part's results of launches that run once, with their bytes."""
         known: dict[bytes, int] = {}
         arrays, places, end = [], list[dict[str, int]](), 0
         for own in constants:
@@ -97,14 +99,14 @@ class Weights:
                 if digest not in known:
                     known[digest] = end
                     arrays.append((end, flat))
-                    end += whole(flat.nbytes)
+                    end += -(-flat.nbytes // to) * to
                 offsets[name] = known[digest]
             places.append(offsets)
         room = end
         for results, offsets in zip(made, places, strict=False):
             for name, size in results:
                 offsets[name] = room
-                room += whole(size)
+                room += -(-size // to) * to
         return cls(tuple(arrays), tuple(places), end, room)
 
     @property
@@ -115,8 +117,9 @@ class Weights:
     def chunks(self) -> list[Array]:
         """Return the bytes of the block as consecutive arrays."""
         pieces: list[Array] = []
-        for at, array in self.arrays:
-            pieces += [array, np.zeros(-(at + array.nbytes) % ALIGN, np.uint8)]
+        ends = [at for at, _ in self.arrays] + [self.bytes]
+        for (at, array), end in zip(self.arrays, ends[1:], strict=True):
+            pieces += [array, np.zeros(end - at - array.nbytes, np.uint8)]
         return pieces
 
 
@@ -160,12 +163,11 @@ class Model:
             Part(d.plan, sizes, memory_of(d.plan), once=d.launches)
             for d, (_, sizes) in zip(divided, plans, strict=True)
         )
-        state = None
+        state, to = None, WORD if target.outputs == ("c",) else ALIGN
         if kept:
-            to = WORD if target.outputs == ("c",) else ALIGN
             state, sizes_aside = kept_between(kept, [p.plan for p in parts], to)
             parts = tuple(p.with_aside(size) for p, size in zip(parts, sizes_aside, strict=True))
-        weights = Weights.of([d.plan.constants for d in divided], [d.sizes for d in divided])
+        weights = Weights.of([d.plan.constants for d in divided], [d.sizes for d in divided], to)
         return cls(name, prefix, target, parts, weights, beside, state, quantization or {})
 
     @property
