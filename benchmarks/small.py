@@ -24,10 +24,12 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import tflite
 from catalogue import ROOT
 from sections import Section, Table
 
 import jangin
+from jangin.ahead.emit import Emitted
 from jangin.ahead.model import Tensor
 
 sys.path += [str(ROOT / "examples"), str(ROOT / "benchmarks" / "small")]
@@ -85,12 +87,17 @@ def example() -> ModuleType:
     return module
 
 
-def measured(tools: ModuleType, data: bytes, target: str, folder: Path) -> list[str]:
+def emitted(data: bytes, target: str) -> Emitted:
+    """Return a model's C. Sizes that it leaves open are 1."""
+    exe = jangin.compile(data, threads=1)
+    free = {str(d): 1 for tensor in exe.inputs for d in tensor.shape if not str(d).isdigit()}
+    return jangin.emit(data, "c", target, name="model", shapes=free)
+
+
+def measured(tools: ModuleType, data: bytes, made: Emitted, target: str, folder: Path) -> list[str]:
     """Build, run and count a model on a target, and return the row's other cells. Raises ValueError if its
     results aren't this machine's."""
     exe = jangin.compile(data, threads=1)
-    free = {str(d): 1 for tensor in exe.inputs for d in tensor.shape if not str(d).isdigit()}
-    made = jangin.emit(data, "c", target, name="model", shapes=free)
     board, flash = tools.BOARDS[target], made.weights + (made.code or 0)
     used = made.ram + made.state + (made.stack or 0) + _bytes(made.model.inputs + made.model.outputs)
     chip, flash_room, ram_room = CHIPS[target]
@@ -116,11 +123,34 @@ def measured(tools: ModuleType, data: bytes, target: str, folder: Path) -> list[
     return [*cells, f"{sum(executed.values()) / 1e6:.2f}", estimated]
 
 
+def stored(data: bytes) -> int:
+    """Return the bytes of a file's constants and of the scales of its int8 weights. A bias has the scale of its
+    weights times that of their input."""
+    model = tflite.Model.GetRootAsModel(data, 0)
+    sizes, scales = dict[int, int](), 0
+    graph = model.Subgraphs(0)
+    for tensor in map(graph.Tensors, range(graph.TensorsLength())):
+        if size := model.Buffers(tensor.Buffer()).DataLength():
+            sizes[tensor.Buffer()] = size
+            of_bytes = tensor.Type() == tflite.TensorType.INT8
+            scales += 4 * tensor.Quantization().ScaleLength() if of_bytes else 0
+    return sum(sizes.values()) + scales
+
+
+def weights(name: str, data: bytes, made: Emitted) -> list[str]:
+    """Return the row of a model's constants. Tables are what kernels read that make no products."""
+    plan = made.model.parts[0].plan
+    launches = (x for x in plan.launches if x.template.split()[0] in ("elementwise", "rows", "nest"))
+    tables = sum(plan.constants[a].nbytes for x in launches for a in x.args if a in plan.constants)
+    own, file = made.weights - tables, stored(data)
+    return [MODELS[name], *(f"{n / 1e3:.1f}" for n in (file, own, tables)), f"{own / file:.3f}"]
+
+
 def _bytes(tensors: Sequence[Tensor]) -> int:
     return sum(prod(int(str(d)) for d in t.shapes[0]) * t.dtype.bytes for t in tensors)
 
 
-def keep(rows: Sequence[Sequence[str]]) -> None:
+def keep(rows: Sequence[Sequence[str]], constants: Sequence[Sequence[str]]) -> None:
     """Write the results."""
     columns = ["model", "target", "chip", "fits", "flash, KB", "arena, KB", "all RAM, KB"]
     table = Table([*columns, "million instructions", "million cycles"], rows)
@@ -132,7 +162,12 @@ def keep(rows: Sequence[Sequence[str]]) -> None:
         "a program. A model fits a chip that has its flash and all its RAM. Without a figure of instructions "
         "the model doesn't fit the emulated board."
     )
-    Section("Microcontrollers", [note, table]).save("small")
+    beside = (
+        "Constants on a Cortex-M4 beside those of the file, in KB. The file's have the scales of weights. "
+        "Tables (of softmax) are apart, because the file has none. The share is that of the weights."
+    )
+    stored = Table(["model", "file", "weights", "tables", "share"], constants)
+    Section("Microcontrollers", [note, table, beside, stored]).save("small")
 
 
 def main() -> None:
@@ -144,14 +179,17 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS), help="default: %(default)s")
     parser.add_argument("--keep", action="store_true", help="write benchmarks/results/small.json")
     args = parser.parse_args()
-    rows, found = [], models()
+    rows, constants, found = list[list[str]](), list[list[str]](), models()
     for name in args.models.split(","):
         for target in args.targets.split(","):
             with tempfile.TemporaryDirectory() as folder:
-                rows.append([MODELS[name], target, *measured(tools, found[name], target, Path(folder))])
+                made = emitted(found[name], target)
+                rows.append([MODELS[name], target, *measured(tools, found[name], made, target, Path(folder))])
+            if target == "cortex-m4":
+                constants.append(weights(name, found[name], made))
             print("  ".join(rows[-1]), flush=True)
             if args.keep:
-                keep(rows)
+                keep(rows, constants)
 
 
 if __name__ == "__main__":
