@@ -186,14 +186,14 @@ def test_data_pointers_and_calls_between_objects() -> None:
     main = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(image.address("main"))
     assert main(0) == (5 + 1 + 0 + 1) * 2
     assert main(1) == (6 + 40 + 0 + 1) * 2
-    with pytest.raises(LoadError, match="defines no 'absent'"):
+    with pytest.raises(LoadError, match="has no function 'absent'"):
         image.address("absent")
 
 
 def test_what_cannot_be_loaded() -> None:
     lonely = compile_modules([("a", _DATA)], V2)
-    with pytest.raises(LoadError, match="needs 'outside', which libc, libm and libgcc lack"):
+    with pytest.raises(LoadError, match="needs the function 'outside', which libc, libm and libgcc lack"):
         Image([lonely])
     for data in (b"", b"\x7fELF\x01\x01" + bytes(100), b"MZ" + bytes(100)):
-        with pytest.raises(LoadError, match="not an ELF object for x86_64"):
+        with pytest.raises(LoadError, match="it is no ELF object for x86_64"):
             Image([data])

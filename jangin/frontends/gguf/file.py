@@ -96,7 +96,7 @@ class File:
         range."""
         if not 0 <= value < 1 << 31 or value != int(value):  # NaN fails both comparisons
             raise CompileError(
-                f"{self.path}: the setting {key} is {value:g}, and should be a whole number below 2^31"
+                f"{self.path}: the setting {key} is {value:.12g}, and should be a whole number below 2^31"
             )
         return int(value)
 
