@@ -62,7 +62,8 @@ DIVISIONS = "floordiv", "mod", "div"
 VECTOR_BYTES = 16
 """Bytes of a vector register. Smaller ones are general registers, whose elements are counted singly."""
 SPILLED = 0.6
-"""Instructions of an access to a local array with more elements."""
+"""Instructions of an access to a local array with more elements. Two or more neighbours are often loaded by
+one instruction."""
 
 
 @dataclass(frozen=True)

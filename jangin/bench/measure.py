@@ -43,7 +43,7 @@ CROWDED = 0.1
 cores is measured too slow."""
 SETTLE_SECONDS, SETTLE_TRIES = 0.03, 30
 """An engine is at rest if its process uses no processor time for this many seconds. The second number is the
-most times that this is checked."""
+most times that this is checked, so that an engine that never rests is measured after a second."""
 LOOK_SECONDS = 0.5
 """A worker's time limit is counted in waits of this many seconds. The clock isn't asked, because it goes on
 while all processes are stopped."""

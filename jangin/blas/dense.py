@@ -24,7 +24,8 @@ TERMS = 256
 PANELS = 10
 """Panels of rows of a task. A block of them takes half of a small L2 cache."""
 ACROSS, FEW_ACROSS = 64, 16
-"""Panels of columns of a task, and of a task of a product with few rows."""
+"""Panels of columns of a task, and of a task of a product with few rows. Such a product has few tasks by
+rows, so threads share its columns in smaller parts."""
 FEW_TASKS = 4
 """The number of tasks by rows below which columns are shared by more tasks."""
 LEAST_ACROSS = 2

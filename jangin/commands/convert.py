@@ -37,7 +37,8 @@ TOLERANCE = 1e-4
 """The largest allowed difference of results, as a share of the largest number. Sums in another order differ
 by less."""
 SIZE = 3
-"""The first size that is tried for the first symbol. The other symbols get the next numbers."""
+"""The first size that is tried for the first symbol. The other symbols get the next numbers, so that no two
+symbols have one size by chance."""
 FACTORS = (1, 2, 8, 32)
 """The tried sizes are multiplied by these factors, because a model may need larger sizes."""
 RUNS = 2

@@ -21,7 +21,8 @@ from jangin.environment import cache_folder
 TUNED = "tuned.sqlite"
 """The file, beside the entries, of tuning's results (see `tune.store`)."""
 LIMIT = 2 << 30
-"""The most bytes that all entries together may take: some twenty models of 100 MB."""
+"""The most bytes that all entries together may take: some twenty models of 100 MB. A cache shouldn't fill a
+small disk unasked."""
 _SUFFIX = ".jgn"
 _STALE_SECONDS = 3600
 """Seconds after which an unfinished file is taken for one that a dead process left. Writing the largest entry

@@ -27,8 +27,8 @@ FOLDER = "kernels"
 """The folder of the file in the cache's folder, for this user alone."""
 FILE = "kernels.sqlite"
 LIMIT = 256 << 20
-"""The most bytes of kernels and code in the file, some 15,000 kernels. The least recently used are
-deleted."""
+"""The most bytes of kernels and code in the file, some 15,000 kernels. The least recently used are deleted,
+so that the file doesn't grow without end."""
 WAIT = 5.0
 """Seconds to wait until another process has finished its write. After that the kernels aren't shared, which
 costs only time."""

@@ -18,7 +18,8 @@ from jangin.energy.source import EnergyError, Rail, Sample, Source
 GROUP = "jangin.meters"
 """The entry points of packages that bring a meter."""
 OTHER_CLOCK = 2.0
-"""A timestamp that differs from its arrival by more seconds than this is of another machine's clock."""
+"""A timestamp that differs from its arrival by more seconds than this is of another machine's clock. Meters'
+own delays are shorter."""
 MOST_WATTS = 1e9
 """No machine draws as much. Sums of larger numbers may overflow."""
 LONGEST_LINE = 1000

@@ -37,7 +37,8 @@ LOOK_SECONDS = 0.02
 """Seconds between two looks at what the sampler has written. A look costs little, and a wait ends at most so
 much late."""
 SAME_CLOCK = 0.02
-"""Timestamps that are later or earlier than their arrival by more seconds than this are of another clock."""
+"""Timestamps that are later or earlier than their arrival by more seconds than this are of another clock. On
+this machine a sample arrives within a few milliseconds."""
 APART, TOGETHER = "apart", "together"
 """Lines that say whether a source's timestamps are of another clock."""
 APART_SECONDS = 0.001

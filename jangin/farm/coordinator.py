@@ -42,7 +42,8 @@ NEWS = 20.0
 """The longest time, in seconds, for which the coordinator waits until a job ends. Then it looks for hung
 devices."""
 POLL = 1.0
-"""Seconds between two looks at the list of devices. Devices that have answered get new work at once."""
+"""Seconds between two looks at the list of devices. Devices that have answered get new work at once, so only
+new devices wait for a look."""
 FRUITLESS = 0.5
 """A kernel's expected gain is multiplied by this factor for each of its jobs without a winner. Other kernels
 thus soon get their turn."""

@@ -22,7 +22,8 @@ PATIENCE = 120.0
 """Seconds to wait for a scheduler that is gone, for a first device, or for a device's word on itself. Small
 boards take a minute to start."""
 CONNECT = 10.0
-"""The seconds that one attempt to reach the scheduler may take."""
+"""The seconds that one attempt to reach the scheduler may take. A network that works answers within a
+second."""
 
 
 def _check(address: str) -> None:

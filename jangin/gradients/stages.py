@@ -28,7 +28,7 @@ from jangin.ops.values import Tensor
 
 MOST_TRIED = 64
 """The most iterations that a guarded sum may try for each element. If there are more, a loop nest scatters
-the terms instead."""
+the terms instead, whose time doesn't depend on them."""
 G = "gradient"
 """The name that the adjoint of a stage's result has in expressions."""
 

@@ -36,7 +36,8 @@ from jangin.ir.text import (
 from jangin.ir.words import quote
 
 WIDTH = 100
-"""In a node with more characters than this, each attribute has its own line."""
+"""In a node with more characters than this, each attribute has its own line. Lines of the text then fit most
+editors."""
 _PRODUCT = "Product | None"
 """The annotation of attributes that name a product."""
 

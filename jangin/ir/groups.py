@@ -73,8 +73,8 @@ alignment."""
 
 
 ARRIVALS = 4096
-"""Bytes before a launch buffer, where groups of a tile count how many have arrived: 4 for each tile. The last
-one sets the count to 0 again."""
+"""Bytes before a launch buffer, where groups of a tile count how many have arrived: 4 for each tile, so 1,024
+tiles. The last one sets the count to 0 again."""
 
 
 def launch_buffer(func: Func) -> Buffer | None:

@@ -25,7 +25,8 @@ from jangin.ir.simplify import Monomial, Range, interval, prove, simplify, terms
 from jangin.ir.traversal import buffers_loaded, children, conjuncts, free_vars, loads, substitute
 
 POINTS = 1 << 18
-"""At most this many iterations of all threads are evaluated. Indices of loops with more count as unknown."""
+"""At most this many iterations of all threads are evaluated. Their indices take 2 MiB of i64. Indices of
+loops with more count as unknown."""
 PERIODS = (2, 3, 4)
 """Periods that are tried for variables of loops around a thread loop. Buffers that are used alternately have
 these periods."""

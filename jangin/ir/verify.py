@@ -31,7 +31,8 @@ from jangin.ir.traversal import free_vars, walk
 from jangin.ir.words import ARITY, BINARY, INTRINSICS, PAIR_OF_BYTES
 
 MAX_BYTES = 1 << 47
-"""The number of bytes that a process can address. No size is larger."""
+"""The number of bytes that a process can address: x86-64 and AArch64 give programs 47 or 48 bits. No size is
+larger."""
 
 
 class VerifyError(CompileError):

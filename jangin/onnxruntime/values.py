@@ -16,7 +16,7 @@ from jangin.onnxruntime.enums import OrtDeviceVendorId
 from jangin.onnxruntime.sparse import SparseTensor, tensor_name
 
 CPU = 1
-"""DLPack's number of the CPU's memory."""
+"""DLPack's number of the CPU's memory (kDLCPU)."""
 _CODES = {dtype.name: code for code, dtype in TYPES.items()}
 
 

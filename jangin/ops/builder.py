@@ -51,7 +51,8 @@ LARGEST_KNOWN, MOST_OF_PRODUCT = 1000, 20_000
 operands' numbers of parts. When multiplied out, a product of sums may have as many parts. Contents beyond
 these limits are computed at run time."""
 MOST_JOINED = 256
-"""Most inputs of known sizes that one kernel concatenates. The kernel has one nested choice an input."""
+"""Most inputs of known sizes that one kernel concatenates. The kernel has one nested choice an input, and
+compilers' time grows with the nesting."""
 FAR = 1 << 62
 """Positions from here on, if computed at run time, mean the end of their axis. An i64 has room for a size on
 top."""

@@ -18,8 +18,8 @@ BLOCKS = (64, 32, 16, 8)
 ENOUGH = 2
 """Fewest blocks for each wanted element. With fewer blocks the bound lets too many candidates pass."""
 LANES = 16
-"""Blocks that are counted at once. The number of blocks is a multiple of it; elements beyond the last block
-are candidates."""
+"""Blocks that are counted at once, as many f32 as AVX-512 has. The number of blocks is a multiple of it;
+elements beyond the last block are candidates."""
 HALVINGS = 16
 """Bisection steps. Sixteen leave a few percent too many candidates, and cost little beside reading the
 row."""

@@ -322,7 +322,8 @@ def _concat_infer(ins: Sequence[Value], attrs: Concat) -> Typed:
 
 
 MOST_CHAINED = 64
-"""Most inputs of a concatenation that are tested one after the other. More inputs are bisected first."""
+"""Most inputs of a concatenation that are tested one after the other. More inputs are bisected first, because
+the last of them would take as many tests."""
 
 
 def _concat_te(ins: Sequence[Buffer], out: Buffer, attrs: Concat) -> tuple[Stage, ...]:

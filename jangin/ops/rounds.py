@@ -88,7 +88,7 @@ two begin each cycle."""
 PER_TERM = 2
 """Multiply-adds in the time that a term's loop takes beside its own work."""
 FEWEST_BLOCKS = 8
-"""Fewest blocks of units. Threads share them."""
+"""Fewest blocks of units, which threads share: two for each of four threads."""
 _LEVELS = "levels"
 """The name of the sum of levels, beside the names of the gates' sums."""
 

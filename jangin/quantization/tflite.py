@@ -24,7 +24,7 @@ from jangin.quantization.scales import Scheme, of_range
 from jangin.quantization.writer import Chosen, quantized_values
 
 LEAST_SWISH = -0.27847
-"""The least value that x * sigmoid(x) takes."""
+"""The least value that x * sigmoid(x) takes, at x = -1.2785. A result's range begins there."""
 BIAS = 1 << 30
 """The largest absolute value of a bias, in units of both scales. It is half of int32's range, so that a sum
 of products can be added without overflow."""

@@ -14,8 +14,8 @@ from jangin.runtime.arena import layout, roomy
 from jangin.runtime.sizes import Evaluator, Shapes, Sizes
 
 LAYOUTS = 8
-"""The most layouts that are kept for a model with symbolic sizes. The least recently used is dropped
-first."""
+"""The most layouts that are kept for a model with symbolic sizes. The least recently used is dropped first.
+Servers alternate among a few sizes, and a layout may take megabytes."""
 TRIES = 2
 """The most times that buffers of symbolic sizes are placed again for a smaller arena. The number is small
 because a run waits."""

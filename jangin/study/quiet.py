@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 END_SECONDS = 60.0
-"""The seconds that the command may take to end once its input has ended. It is killed then."""
+"""The seconds that the command may take to end once its input has ended. It is killed then, so that a faulty
+command doesn't stop the study."""
 
 
 @contextmanager

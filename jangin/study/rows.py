@@ -16,7 +16,8 @@ FAILED, CROWDED = "failed", "crowded"
 """The kinds of rows that a study measures again if it is asked to: those with a problem, and those beside
 which other processes worked."""
 BUSY = 0.5
-"""A row is crowded if other processes kept more cores busy than this."""
+"""A row is crowded if other processes kept more cores busy than this. Half a core slows an engine that uses
+all cores by more than most differences between engines."""
 CPU = "cpu"
 """The device of all engines. Others are those that Jangin compiles for."""
 

@@ -24,7 +24,8 @@ LISTED = 5
 """The most operators that are listed for a model in an engine, so that a row stays one line. They usually
 take most of the time."""
 CROWDED = 0.1
-"""Other processes are told of if they kept more cores busy than this during the turns that count."""
+"""Other processes are told of if they kept more cores busy than this during the turns that count. It is
+`bench.measure.CROWDED`, up to which turns count."""
 
 
 @dataclass(frozen=True)

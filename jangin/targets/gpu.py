@@ -12,7 +12,8 @@ from jangin.targets.machine import Machine
 VECTOR = 16
 """Bytes of the widest load of one work-item, that of four f32."""
 REGISTERS = 64
-"""4-byte values that a work-item may keep in registers without lowering the occupancy."""
+"""4-byte values that a work-item may keep in registers without lowering the occupancy. NVIDIA's units have 64
+Ki registers for 1,024 work-items and more."""
 ACCUMULATORS, ROWS = 32, 2
 """Accumulators of a recurrence's register tile, one work-item for each lane, and most rows of the batch in
 it. Half of `REGISTERS` is left for operands."""

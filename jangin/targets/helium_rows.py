@@ -13,7 +13,8 @@ from jangin.ir.dtype import F32, I8, I16, I32, U8, U16, U32, DType
 from jangin.targets.rows import NEAREST, PORTABLE, Row
 
 SUMS = 5
-"""Registers for sums across lanes. They lie in every second general register."""
+"""Registers for sums across lanes. They lie in every second general register, of which the compiler keeps
+some for addresses."""
 
 
 def _kind(dtype: DType) -> str:

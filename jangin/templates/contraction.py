@@ -84,7 +84,8 @@ MOST = 40
 """Candidates that are tried, of all tiles together. Tuning compiles and times each, which takes some tenths
 of a second."""
 REUSE_ROWS = 48
-"""Fewest rows of a task that read a panel before the next task reads it again."""
+"""Fewest rows of a task that read a panel before the next task reads it again. It is an estimate that only
+orders candidates, which tuning measures."""
 PACKING = 4
 """A panel that each task packs itself is read at the L2 cache's rate divided by this. Its elements lie far
 apart, and they are written once more."""

@@ -44,7 +44,8 @@ MAX_PACKED_ROWS = 12
 """Most rows of a register tile that are packed, and so have no addresses of their own. Twelve rows of two
 vectors fill 24 of 32 registers with sums."""
 MAX_PANEL = 6
-"""Most vectors of a panel's width. It counts pairs if instructions multiply small matrices."""
+"""Most vectors of a panel's width. It counts pairs if instructions multiply small matrices. With wider
+panels, fewer than four rows fit into 32 registers."""
 UNROLL = 4
 """Terms in one iteration of the sum's loop. Their loads and multiply-adds share one counter and branch."""
 PACKED_TERMS = 8, 32

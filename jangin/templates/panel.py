@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from jangin.templates.tiling import Tiler
 
 TURN = 4
-"""Terms of a panel that are widened in one iteration, if the target's instructions limit the speed."""
+"""Terms of a panel that are widened in one iteration, if the target's instructions limit the speed. A counter
+and a branch are then shared by four."""
 
 
 class Panel:

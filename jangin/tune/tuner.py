@@ -53,7 +53,7 @@ RACE_SECONDS = 0.4
 as long as the screening, because it decides."""
 MARGIN = 0.99
 """A candidate wins if it takes at most this share of the earlier best's time, by the median and in the best
-round."""
+round. Smaller gains are within the noise of a race."""
 HOPELESS = 1.6
 """A candidate isn't tried if its estimate exceeds the best estimate by more than this factor."""
 FRUITLESS = 0.5
@@ -63,7 +63,8 @@ FINAL_SECONDS = 3.0
 """The least seconds for which whole runs of the tuned and of the untuned model are compared. It is longer
 than a race, because the result decides about all kernels."""
 FINAL_ROUNDS = 12
-"""The least number of rounds in this comparison. Each round runs both models."""
+"""The least number of rounds in this comparison. Each round runs both models, and the median of twelve
+ignores five disturbed ones."""
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,8 @@ IDLE = 30.0
 """Seconds for which the process waits for a request before it ends. Its memory is then free for other
 programs."""
 KEPT = 64 << 20
-"""The most bytes of kernels that the process keeps for the next models. The most recently used are kept."""
+"""The most bytes of kernels that the process keeps for the next models. The most recently used are kept. A
+process without work shouldn't hold more."""
 
 
 class _Done(NamedTuple):

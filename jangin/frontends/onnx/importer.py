@@ -32,7 +32,7 @@ from jangin.ir.types import tensor_type
 
 MOST_CALLS = 32
 """Calls of functions may be nested up to this depth. A deeper nesting is taken for a function that calls
-itself."""
+itself, because exporters nest a few levels only."""
 SPARSE = "sparse_tensor_type"
 """The kind of a sparse tensor's type in ONNX's messages."""
 

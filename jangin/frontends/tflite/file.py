@@ -43,7 +43,7 @@ VERSIONS: Mapping[str, tuple[int, int]] = {
 listed, these are 1 and 2."""
 SPARE = 65536
 """Bytes that the flatbuffer builder reserves for a file's unique parts, such as the model's and the graph's
-tables."""
+tables. They take less, and the builder grows if they don't."""
 ENTRY, RECORD = 12, 512
 """`ENTRY` is the number of bytes of a scale with its zero point. `RECORD` is the largest number of bytes that
 the other fields of a tensor or operator take."""

@@ -18,7 +18,8 @@ from jangin.passes.fusion.reductions import EACH, LARGE, TASKS
 from jangin.targets.target import Target
 
 FEW_ROWS = 8
-"""Most rows of a product that is split. Its matrix is then read in place."""
+"""Most rows of a product that is split. Its matrix is then read in place, and more rows would be worth
+packing it."""
 WIDE = 1024
 """Columns of a task that reads long pieces of the matrix's rows. The pieces have a page of 4 KiB of f32,
 within which processors prefetch."""

@@ -26,7 +26,7 @@ from jangin.targets.target import Target
 
 SIZE_LIMIT = 400
 """Most expression nodes of a kernel's epilogue, or of all producers evaluated at its reads. A value that is
-evaluated several times counts each time."""
+evaluated several times counts each time. Larger kernels take long to compile, and run out of registers."""
 REGION_LIMIT = 16
 """Most maps that are examined in search of the point where a value's consumers meet again. Activations such
 as GELU take about ten maps, and each examined map costs compile time."""

@@ -29,7 +29,8 @@ FAR = 30
 """Launches between two readers of a padded copy from which on it is made again. Fewer launches are those of a
 layer and its update, whose values take about as much memory as the copy."""
 ATTEMPTS = 6
-"""How often the budget is lowered by what the arena's gaps take."""
+"""How often the budget is lowered by what the arena's gaps take. Each attempt plans the whole graph again,
+and gaps change little after the first ones."""
 
 
 def within(graph: Graph, budget: int, order: Callable[[Graph], Graph]) -> Graph:

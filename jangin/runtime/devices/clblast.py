@@ -18,7 +18,7 @@ from jangin.runtime.devices.opencl_library import Buffer, Queue
 from jangin.runtime.libraries import absent, find
 
 ROW_MAJOR, AS_IT_IS, TRANSPOSED = 101, 111, 112
-"""CLBlast's codes for the layout and for plain and transposed operands."""
+"""CLBlast's codes for the layout and for plain and transposed operands (clblast_c.h)."""
 _SIZE, _FLOAT, _HANDLE = ctypes.c_size_t, ctypes.c_float, ctypes.c_void_p
 _OPERAND = (_HANDLE, _SIZE, _SIZE)
 _SGEMM = (*(ctypes.c_int,) * 3, *(_SIZE,) * 3, _FLOAT, *_OPERAND, *_OPERAND, _FLOAT, *_OPERAND)

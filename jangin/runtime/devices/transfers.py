@@ -16,7 +16,8 @@ PROBE = 16 << 20
 """Bytes of the copy that measures a device's link. It takes a millisecond or more on any link, long beside
 the start of a copy."""
 TURNS = 5
-"""The number of copies that measure a device's link. The quickest counts."""
+"""The number of copies that measure a device's link. The quickest counts, because others were disturbed. Five
+take some 10 ms."""
 
 
 def transfer(driver: Driver) -> Transfer:

@@ -35,7 +35,7 @@ ROOM = 4
 """Elements of padding after each row of a tile of scores. Rows then begin in different banks, and at
 multiples of the widest access."""
 TOPS = 2
-"""Elements of padding after each row's greatest scores, likewise."""
+"""Elements of padding after each row's greatest scores, so that neighbours lie in different banks."""
 RUN = 8
 """Neighbours of a row that are copied together: 32 bytes of float32, a sector that memory gives at once."""
 STEPS = 6

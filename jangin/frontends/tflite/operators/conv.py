@@ -356,7 +356,8 @@ def average_pool_2d(call: Call) -> Tensor:
 
 
 FEW = 1 << 12
-"""The mean of at most this many 8-bit numbers is computed by a product (see `mean_of_few`)."""
+"""The mean of at most this many 8-bit numbers is computed by a product (see `mean_of_few`). The sum of so
+many is at most 2^20, for which the product gives the same mean."""
 
 
 def _mean(total: Expr, count: Expr) -> Expr:
