@@ -32,12 +32,14 @@ TRIES = 2
 """Devices that may die or hang while they do a job. Then the job's candidates are tried one by one, and a
 single candidate is given up. One death may be the device's own."""
 THROTTLED = 1.2
-"""A device is throttled if the loop beside a race takes this factor of its usual time, the median."""
+"""A device is throttled if the loop beside a race takes this factor of its usual time, the median. The loop's
+best time differs by less on a cool device."""
 HOT = 5
 """A device is left out when it is throttled in this many jobs in a row, because its rests don't cool it
 enough."""
 REST = 1.0
-"""Seconds for which a throttled device rests at first. Each further rest takes twice as long."""
+"""Seconds for which a throttled device rests at first. Each further rest takes twice as long, so that a
+device that cools quickly loses little time."""
 NEWS = 20.0
 """The longest time, in seconds, for which the coordinator waits until a job ends. Then it looks for hung
 devices."""

@@ -25,7 +25,8 @@ from jangin.ir.traversal import children
 Ranges = Sequence[tuple[int, int]]
 """The first and the last index, exclusive, of each axis of a grid."""
 MOST = 1 << 23
-"""The most elements of an array that is made on the way. Larger stages are computed in parts."""
+"""The most elements of an array that is made on the way, 64 MiB of f64. Larger stages are computed in parts,
+so that the interpreter needs little memory beside the values."""
 EXACT = 1 << 53
 """Integers below this number are exact in double precision."""
 EXACT_F32 = 1 << 24

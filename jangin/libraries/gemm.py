@@ -31,7 +31,8 @@ LEAST_ROWS = 16
 """Fewest rows of a piece of a product that is split into tasks. In smaller pieces the library packs its
 operands for too little work."""
 EFFICIENCY = 0.85
-"""The share of the processor's multiply-adds that an estimate assumes."""
+"""The share of the processor's multiply-adds that an estimate assumes. It is an estimate that only orders
+candidates, which tuning measures."""
 
 
 def product(workload: Workload) -> Sgemm | None:

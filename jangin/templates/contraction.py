@@ -76,7 +76,8 @@ THIRD = 3
 """Lines of rows that are read by columns take a third of the L1 cache. Half of it was up to 1.1 times as
 slow."""
 FAR_LINE = 1.0
-"""Cycles that a term takes longer if a line of rows that are read by columns comes from the L2 cache."""
+"""Cycles that a term takes longer if a line of rows that are read by columns comes from the L2 cache. It is
+an estimate that only orders candidates, which tuning measures."""
 TILES = 7
 """Register tiles that are tried, the quickest by estimate. Further ones are hardly ever the quickest, and
 each multiplies the candidates."""
