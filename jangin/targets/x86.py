@@ -22,7 +22,8 @@ _V4 = _V3 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
 def _level(
     name: str, features: str, vector_bytes: int, registers: int, rows: tuple[Row, ...], l2: int = 512 << 10
 ) -> Target:
-    changing = 3 * vector_bytes // 4  # 48 on AVX-512: while an element waits, wider vectors do more products
+    # an element takes the same time with wider vectors, which make more products meanwhile
+    changing = 3 * vector_bytes // 4
     figures = WinogradFigures(changing=changing, nearby=max(12, changing * 5 // 12))
     machine = Processor(vector_bytes, registers, l2=l2, products=(DOT4S, DOT2), winograd=figures)
     return Target(name, TRIPLE, name, features, rows, machine, c_flags=(f"-march={name}",))

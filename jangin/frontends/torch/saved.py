@@ -16,13 +16,14 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true as known
 
 from jangin.frontends.torch.views import order_of, permute
 
-aten = torch.ops.aten
 WINDOWS = frozenset({
     "convolution", "max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool2d", "avg_pool3d",
 })  # fmt: skip
 """Operators whose operand and result are channels-last."""
-FOLLOWERS = frozenset({"cat", "constant_pad_nd", "native_batch_norm", "_native_batch_norm_legit",
-                       "_native_batch_norm_legit_functional"})  # fmt: skip
+FOLLOWERS = frozenset({
+    "cat", "constant_pad_nd", "native_batch_norm", "_native_batch_norm_legit",
+    "_native_batch_norm_legit_functional",
+})  # fmt: skip
 """Operators besides the elementwise ones that keep the order of their operands."""
 
 
