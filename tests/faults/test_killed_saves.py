@@ -1,5 +1,5 @@
-"""The process is killed at each system call of a save. The file is the old one or the new one, never less.
-A later save works."""
+"""The process is killed at each system call of a save. The file is the old one or the new one, and a later
+save works."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def _traced(request: int, process: int) -> int:
 
 
 def ended_at(act: Callable[[], object], place: int | None) -> int:
-    """Run a function in a child process that is killed when its system calls have begun and ended `place`
-    times in all. Return how often they did. None doesn't kill it."""
+    """Run a function in a child process. Kill it when its system calls have begun and ended `place` times in
+    all. None doesn't kill it. Return how often they did."""
     child = os.fork()
     if not child:
         if _traced(TRACE_ME, 0):
