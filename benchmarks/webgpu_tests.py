@@ -103,19 +103,24 @@ def main() -> None:
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
     parser.add_argument("--dawn", type=Path, help="the folder of npm's package webgpu")
+    parser.add_argument("--only", nargs="+", default=[*TESTS], choices=[*TESTS], help="these reports")
     parser.add_argument("--folder", type=Path, default=Path("reports"), help="for pytest's reports")
     parser.add_argument("--save", action="store_true", help="keep the outcomes in benchmarks/results")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    ways = [w for w in NODES if w != "dawn" or args.dawn]
-    counted = nodes({w: outcomes(report(w, args.folder, args.dawn)) for w in ways})
-    told = (
-        "`python benchmarks/webgpu_tests.py`. ONNX's official runner runs the node tests. wgpu's adapter "
-        "is Mesa's lavapipe. Dawn runs npm packages on SwiftShader, and its compiler Tint sees every shader:"
-    )
-    whole = models(report("models", args.folder, args.dawn))
-    differences = "Whole models on the adapter, with the largest difference as a share of the largest value:"
-    made = Section("WebGPU's tests", [told, counted, differences, whole])
+    names = [name for name in args.only if name != "dawn" or args.dawn]
+    reports = {name: report(name, args.folder, args.dawn) for name in names}
+    parts: list[str | Table] = []
+    if counted := {name: outcomes(reports[name]) for name in names if name in NODES}:
+        told = (
+            "`python benchmarks/webgpu_tests.py`. ONNX's official runner runs the node tests. wgpu runs on "
+            "Mesa's lavapipe. Dawn runs npm packages on SwiftShader, and its compiler Tint sees every shader:"
+        )
+        parts += [told, nodes(counted)]
+    if "models" in reports:
+        told = "Whole models on the adapter, with the largest difference as a share of the largest value:"
+        parts += [told, models(reports["models"])]
+    made = Section("WebGPU's tests", parts)
     print(*map(str, made.parts), sep="\n\n")
     if args.save:
         print(made.save("webgpu_tests"))
