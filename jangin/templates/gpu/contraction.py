@@ -61,8 +61,8 @@ FEW_ROWS = 16
 """The most rows of a product that tiles of `FEW` are tried for."""
 FEW = ((1, 32, 1, 4), (1, 32, 2, 4), (1, 32, 4, 4), (2, 16, 4, 4))
 """Tiles for few rows on these devices, without panels. Neighbouring work-items read neighbouring rows of four
-columns. On lavapipe, one row of 2,048 terms by 4,096 columns takes 20 ms of processor time instead of 110,
-and with 4-bit weights 11 instead of 43."""
+columns. On lavapipe, one row of 2,048 terms by 4,096 columns takes 20 ms of processor time instead of 110.
+With 4-bit weights it takes 11 instead of 43."""
 ROW = 4
 """Terms of a row of the left operand that a thread loads at once, if there are no panels. Four f32 are the
 widest load."""
