@@ -148,7 +148,8 @@ ALLOWED = {
     },
     "batches": {"compiler.driver", "ir", "options", "runtime"},
     "farm": {
-        "bench", "study", "compiler.pipeline", "environment", "ir", "options", "runtime", "templates", "tune",
+        "bench", "study", "compiler.pipeline", "environment", "ir", "options", "runtime", "runtime.system",
+        "templates", "tune",
     },
     "energy": {"ir", "runtime.system"},
     "study": {

@@ -20,20 +20,14 @@ from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import checked, read_artifact
 from jangin.runtime.executable import Executable
 from jangin.runtime.functions import ENTRY
-from jangin.runtime.system import in_children
+from jangin.runtime.system import renew_lock
 from jangin.runtime.threads import counted
 
 _making = threading.RLock()
 _chosen: list[int | None] = [None]
 
 
-def _renew() -> None:
-    """Begin with a free lock in a forked process, because the thread that held it isn't there."""
-    global _making
-    _making = threading.RLock()
-
-
-in_children(_renew)
+renew_lock(globals(), "_making", threading.RLock)
 
 
 def set_number(threads: int | None) -> None:

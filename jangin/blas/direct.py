@@ -25,7 +25,7 @@ from jangin.runtime.arrays import (
     object_wanted,
 )
 from jangin.runtime.calls import Function, Known, Result
-from jangin.runtime.system import in_children
+from jangin.runtime.system import renew_lock
 
 KINDS = 16
 """The most kinds of calls of a routine that are kept ready. A kind holds memory, and programs repeat a few
@@ -33,13 +33,7 @@ kinds."""
 _keeping = threading.Lock()
 
 
-def _renew() -> None:
-    """Begin with a free lock in a forked process, because the thread that held it isn't there."""
-    global _keeping
-    _keeping = threading.Lock()
-
-
-in_children(_renew)
+renew_lock(globals(), "_keeping", threading.Lock)
 
 LOCKED = 1 << 17
 """The most bytes of arrays of a call that keeps Python's lock. A product of this size takes about 10 us, and

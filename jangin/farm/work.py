@@ -15,6 +15,7 @@ from jangin.environment import farm_key
 from jangin.farm.jobs import Job
 from jangin.options import Options
 from jangin.runtime.signing import sign_bytes
+from jangin.runtime.system import renew_lock
 from jangin.runtime.threads import default_threads
 from jangin.templates.template import Candidate
 from jangin.tune.store import place_of
@@ -59,6 +60,7 @@ class _Prepared(NamedTuple):
 
 
 _LOCK = threading.Lock()
+renew_lock(globals(), "_LOCK", threading.Lock)
 
 
 @lru_cache(1)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from weakref import ref
 
 from jangin.ir.limits import tick
-from jangin.runtime.system import in_children
+from jangin.runtime.system import renew_lock
 
 T = TypeVar("T")
 
@@ -24,13 +24,7 @@ _lock = RLock()
 """Held while an entry is made or removed. Garbage collection may remove entries while one is being made."""
 
 
-def _renew_lock() -> None:
-    """Make a new lock in a forked process, where the threads that may hold the old one don't exist."""
-    global _lock
-    _lock = RLock()
-
-
-in_children(_renew_lock)
+renew_lock(globals(), "_lock", RLock)
 
 
 def absent() -> None:

@@ -17,7 +17,7 @@ from jangin.mapped import InMemory
 from jangin.runtime.compiled import Compiled, read_memory, signature
 from jangin.runtime.load import Runnable, executable
 from jangin.runtime.sizes import TensorSpec
-from jangin.runtime.system import in_children
+from jangin.runtime.system import renew_lock
 from jangin.visible import visible
 
 KEPT = 4
@@ -259,13 +259,7 @@ class Sent(NamedTuple):
 _LOCK = threading.Lock()
 
 
-def _renew() -> None:
-    """Begin with a free lock in a forked process, because the thread that held it isn't there."""
-    global _LOCK
-    _LOCK = threading.Lock()
-
-
-in_children(_renew)
+renew_lock(globals(), "_LOCK", threading.Lock)
 _READY: dict[tuple[str, int | None, int], Rows] = {}
 LOADS: list[str] = []
 """The digests of the models that this process has loaded, once for each loading."""

@@ -12,6 +12,7 @@ from jangin.runtime.devices.cuda_devices import PREFIX, Found, of_target, select
 from jangin.runtime.devices.cuda_library import Buffer, Context, Error, Kernel, Module, Queue
 from jangin.runtime.devices.cuda_tensors import CudaCode
 from jangin.runtime.devices.queued import Code, QueuedDevice
+from jangin.runtime.system import renew_lock
 
 ALIGNMENT = 256
 """Values in the arena begin at multiples of this number of bytes, as the driver's own allocations do."""
@@ -19,6 +20,7 @@ ALIGNMENT = 256
 _OPENED: dict[int, Context] = {}
 _LOCK = Lock()
 """Held while a device is opened."""
+renew_lock(globals(), "_LOCK", Lock)
 
 
 def _context(device: Found) -> Context:

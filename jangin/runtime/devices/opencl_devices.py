@@ -21,6 +21,7 @@ from jangin.environment import opencl_vendors, tell_drivers
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import opencl_library as cl
+from jangin.runtime.system import renew_lock
 
 if TYPE_CHECKING:
     import tempfile
@@ -158,6 +159,7 @@ def of_target(target: str) -> Found:
 
 _LOCK = Lock()
 """Held during the first query of the drivers."""
+renew_lock(globals(), "_LOCK", Lock)
 
 
 @cache

@@ -14,6 +14,7 @@ from jangin.runtime.device import LoadError
 from jangin.runtime.devices.clblast import Product, unpacked
 from jangin.runtime.devices.opencl_devices import Found, select
 from jangin.runtime.devices.opencl_library import Context, Error, Kernel, Program
+from jangin.runtime.system import renew_lock
 
 LOG = 2000
 """An error contains at most this many characters of a compiler's messages, some 25 lines. The first messages
@@ -64,6 +65,7 @@ class Opened:
 _OPENED: dict[int, Opened] = {}
 _LOCK = Lock()
 """Held while a device is opened."""
+renew_lock(globals(), "_LOCK", Lock)
 
 
 def opened(device: Found) -> Opened:

@@ -21,6 +21,7 @@ from jangin.runtime.devices.webgpu_adapters import (
     select,
 )
 from jangin.runtime.devices.wgsl import ALIGNMENT, Shader
+from jangin.runtime.system import renew_lock
 
 if TYPE_CHECKING:
     from jangin.runtime.devices.webgpu_objects import Buffer, Kernel, Opened, Queue
@@ -34,6 +35,7 @@ time."""
 _OPENED: dict[int, Opened] = {}
 _LOCK = Lock()
 """Held while a device is opened."""
+renew_lock(globals(), "_LOCK", Lock)
 
 
 def opened(adapter: Adapter) -> Opened:

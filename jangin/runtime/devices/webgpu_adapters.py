@@ -10,6 +10,7 @@ from typing import Any
 from jangin.environment import tell_drivers
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
+from jangin.runtime.system import renew_lock
 
 PREFIX = "webgpu"
 """The prefix of targets' and devices' names. A ":" follows, with a number or a part of a name."""
@@ -99,6 +100,7 @@ def of_target(target: str) -> Adapter:
 
 _LOCK = Lock()
 """Held during the first query of the adapters."""
+renew_lock(globals(), "_LOCK", Lock)
 
 
 @cache

@@ -1,9 +1,9 @@
 """The operating system's interface: all functions that Jangin needs from it and that not every system has.
 
-`in_children` renews state in forked processes. `processes` starts and ends processes, `watching` ends them
-with their caller, and `usage` measures and limits their memory and time. `memory` has memory for code and
-other processes' memory, `processor` the processor's features, and `waiting` the system calls of the thread
-pool's code.
+`in_children` and `renew_lock` renew state in forked processes. `processes` starts and ends processes,
+`watching` ends them with their caller, and `usage` measures and limits their memory and time. `memory` has
+memory for code and other processes' memory, `processor` the processor's features, and `waiting` the system
+calls of the thread pool's code.
 
 Importing any of them calls nothing of the system. A function raises `Lacking` if the system lacks something
 that it needs."""
@@ -14,6 +14,7 @@ import errno
 import os
 import sys
 from collections.abc import Callable
+from typing import Any
 
 _NAMES = {"linux": "Linux", "darwin": "macOS", "win32": "Windows"}
 """The systems' usual names, by Python's names."""
@@ -51,3 +52,9 @@ def in_children(renew: Callable[[], object]) -> None:
     On systems without forks it is never called."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=renew)
+
+
+def renew_lock(scope: dict[str, Any], name: str, make: Callable[[], object]) -> None:
+    """Put a free lock into a module's `scope` by `name` in each process that is forked from this one, because
+    the thread that held the old one isn't there."""
+    in_children(lambda: scope.update({name: make()}))
