@@ -345,6 +345,7 @@ def test_a_run_in_the_background(ort: ModuleType, sessions: dict[str, Any]) -> N
 def test_a_trace(ort: ModuleType, model: Path, tmp_path: Path) -> None:
     options = ort.SessionOptions()
     options.enable_profiling, options.profile_file_prefix = True, str(tmp_path / "trace")
+    options.add_session_config_entry("jangin.wait", "1")  # kernels are those of the compiled model
     s = ort.InferenceSession(model, options)
     assert s.get_profiling_start_time_ns() > 0
     for _ in range(2):
