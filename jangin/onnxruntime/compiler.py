@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from jangin.files import write_whole
 from jangin.ir.records import dataclass
@@ -76,6 +76,11 @@ class ModelCompiler:
     def set_ep_context_data_write_func(self, write_func: Callable[..., None]) -> None:
         """Does nothing, because no provider compiles anything."""
 
+    def set_ep_context_binary_information(
+        self, output_directory: str | os.PathLike[str], model_name: str
+    ) -> None:
+        """Does nothing, because no provider compiles anything."""
+
     def clear_ep_context_data_write_func(self) -> None:
         """Does nothing, because no provider compiles anything."""
 
@@ -120,3 +125,50 @@ class OrtEpContextDataBuffer:
 
     def write(self, data: bytes, offset: int = 0) -> None:
         raise Fail.said("no provider reads data")
+
+
+def _no_packages(*arguments: Any, **named: Any) -> NoReturn:
+    """Raise NotImplemented, because model packages aren't read."""
+    raise NotImplemented.said("model packages aren't read: give the ONNX file of one of its variants")
+
+
+class _Refused:
+    """A class of model packages. Making an instance raises NotImplemented."""
+
+    __init__ = _no_packages
+
+    def __init_subclass__(cls, methods: str = "") -> None:
+        for name in methods.split():
+            setattr(cls, name, staticmethod(_no_packages))
+
+
+class ModelPackage(
+    _Refused,
+    methods="""add_shared_asset close commit compute_directory_hash get_component_json get_info
+    get_variant_json open prune remove_component remove_shared_asset remove_variant
+    remove_variant_executor_info resolve_asset_uri resolve_string_ref set_additional_metadata_json
+    set_component_external set_component_inline set_layout set_metadata set_variant
+    set_variant_executor_info_external set_variant_executor_info_inline""",
+):
+    """Model packages are refused: they choose among files that were compiled for providers."""
+
+
+class ModelPackageContext(
+    _Refused,
+    methods="""get_component_count get_component_names get_schema_version get_variant_count
+    get_variant_ep_name get_variant_names resolve_string_ref select_component""",
+):
+    """Model packages are refused: they choose among files that were compiled for providers."""
+
+
+class ModelPackageOptions(_Refused):
+    """Model packages are refused: they choose among files that were compiled for providers."""
+
+
+class ModelPackageComponentContext(
+    _Refused, methods="get_selected_variant_folder_path get_selected_variant_name"
+):
+    """Model packages are refused: they choose among files that were compiled for providers."""
+
+    def create_session(self, sess_options: SessionOptions | None = None) -> NoReturn:
+        _no_packages()

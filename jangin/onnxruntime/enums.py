@@ -24,6 +24,11 @@ class ExecutionOrder(IntEnum):
     MEMORY_EFFICIENT = 2
 
 
+class ModelPackageWriteMode(IntEnum):
+    PRESERVE = 0
+    DENSE = 1
+
+
 class OrtAllocatorType(IntEnum):
     INVALID = -1
     ORT_DEVICE_ALLOCATOR = 0
