@@ -124,8 +124,7 @@ def measured(tools: ModuleType, data: bytes, made: Emitted, target: str, folder:
 
 
 def stored(data: bytes) -> int:
-    """Return the bytes of a file's constants and of the scales of its int8 weights. A bias has the scale of
-    its weights times that of their input."""
+    """Return the bytes of a file's constants and of the scales of its int8 weights."""
     model = tflite.Model.GetRootAsModel(data, 0)
     sizes, scales = dict[int, int](), 0
     graph = model.Subgraphs(0)
