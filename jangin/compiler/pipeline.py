@@ -155,9 +155,10 @@ def lowered_plan(
     graph passes begin with `since`, if this is given."""
     order = partial(ordered, target=options.target)
     graph = optimize(graph, options, progress, since=since)
-    graph = order(graph) if arena is None else recompute.within(graph, arena, order)
-    if graph.updates:
-        graph = recompute.with_copies_again(graph, order)
+    if arena is None:
+        graph = recompute.with_copies_again(order(graph), order)
+    else:
+        graph = recompute.within(graph, arena, order)
     tell(progress, 0, 1, "kernels")
     scheduled = schedule_kernels(graph, options, make)
     tell(progress, 0, 1, "plan")

@@ -56,10 +56,10 @@ def within(graph: Graph, budget: int, order: Callable[[Graph], Graph]) -> Graph:
 
 
 def with_copies_again(graph: Graph, order: Callable[[Graph], Graph]) -> Graph:
-    """Return the ordered graph with padded copies made again for readers much later, such as a weights'
-    gradient. The copy's operand must be held until then. `order` puts the nodes of a graph in order."""
+    """Return the ordered graph of a step with padded copies made again for readers much later, such as a
+    weights' gradient. The copy's operand must be held until then. `order` puts a graph's nodes in order."""
     better, at = graph, 0
-    while at < len(better.nodes):
+    while graph.updates and at < len(better.nodes):
         first = _late_reader(better, at)
         if first is not None:
             better, _ = repeated(better, at, first)
