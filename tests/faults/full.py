@@ -67,6 +67,7 @@ def ways(source: Path, to: Path) -> Iterator[Way]:
         saved = to / f"{which}.jgn"
         yield f"save {which}", saved.name, partial(raised, kind(which).compiled(isolated=False).save, saved)
     yield "compile", "b.jgn", partial(command, "compile", source, "-o", to / "b.jgn")
+    yield from _trained(to)
     with suppress(ImportError):
         yield from _locked(source, to)
     for emitted in ("object", "c"):
@@ -89,7 +90,6 @@ def ways(source: Path, to: Path) -> Iterator[Way]:
     )
     for end in (".onnx", ".tflite", ".jgn"):
         yield f"quantize{end}", f"quantized{end}", partial(raised, made.save, to / f"quantized{end}")
-    yield from _trained(to)
     yield "arrays", "y.npy", partial(command, "run", source, "--shape", "n=300", "--output", to)
 
 

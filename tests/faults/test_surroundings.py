@@ -96,7 +96,7 @@ def test_what_is_missing(what: str, tmp_path: Path) -> None:
 
 # --- full disks
 
-FEW = ["save text", "object", "convert.onnx", "placement", "checkpoint"]
+FEW = ["save text", "checkpoint", "object", "convert.onnx", "placement"]
 """The ways to write that the quick suite tries."""
 
 
