@@ -145,8 +145,8 @@ def main() -> None:
         for compiler, count in compilers.items():
             rows.append(row(network, compiler, count))
             print(" | ".join(rows[-1]), flush=True)
-    if args.save:
-        table(rows).save(NAME)
+            if args.save:
+                table(rows).save(NAME)
 
 
 if __name__ == "__main__":
