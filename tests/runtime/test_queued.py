@@ -103,7 +103,7 @@ def resident(path: Path) -> int:
 
 @pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="only Linux tells a process's pages")
 def test_constants_that_a_device_has_leave_the_host(tmp_path: Path) -> None:
-    """A device with its own memory has a copy of the file's constants."""
+    """A device with its own memory has a copy of a mapped file's constants. Another one reads the file's."""
     table = np.random.default_rng().standard_normal((1 << 19, 4)).astype(np.float32)
     x = helper.make_tensor_value_info("x", TensorProto.INT64, [3])
     y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
@@ -112,8 +112,12 @@ def test_constants_that_a_device_has_leave_the_host(tmp_path: Path) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
     path, at = tmp_path / "m.jgn", np.int64([1, 500_000, 7])
     compiled(model, cache=False).save(path)
-    exe = jangin.load(path, device=MemoryDevice(shared=False))
+    shared = jangin.load(path, device=MemoryDevice(shared=True), mapped=True)
+    np.testing.assert_array_equal(shared(at), table[at])
+    assert resident(path) >= table.nbytes
+    exe = jangin.load(path, device=MemoryDevice(shared=False), mapped=True)
     np.testing.assert_array_equal(exe(at), table[at])
+    del shared
     assert resident(path) < table.nbytes // 8
     np.testing.assert_array_equal(exe(at), table[at])
 
