@@ -55,6 +55,6 @@ def in_children(renew: Callable[[], object]) -> None:
 
 
 def renew_lock(scope: dict[str, Any], name: str, make: Callable[[], object]) -> None:
-    """Put a free lock into a module's `scope` by `name` in each process that is forked from this one. A thread
+    """Put a free lock into a module's `scope` by `name` in each process forked from this one. A thread
     that held the old one isn't there."""
     in_children(lambda: scope.update({name: make()}))
