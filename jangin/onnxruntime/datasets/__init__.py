@@ -16,4 +16,6 @@ def get_example(name: str) -> str:
             path = os.path.join(place, "datasets", name)
             if os.path.exists(path):
                 return path
-    raise FileNotFoundError(f"Unable to find example '{name}': pip install onnxruntime, whose package has it")
+    raise FileNotFoundError(
+        f"Unable to find example '{name}' in ONNX Runtime's package (pip install onnxruntime)"
+    )
