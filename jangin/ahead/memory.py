@@ -13,8 +13,8 @@ from jangin.runtime.arena import layout
 from jangin.runtime.sizes import Evaluator
 
 TYPICAL = 128
-"""The assumed size of a symbol without a limit, or with a limit above MOST. It decides which buffers are
-placed above which."""
+"""The assumed size of a symbol without a limit, or with a limit above MOST. It is of the order of a short
+text in tokens. It decides which buffers are placed above which, and never whether they fit."""
 MOST = 1 << 14
 """The largest limit of a symbol that counts as its typical size. A larger one is most often a limit of the
 format, and not a size that occurs."""

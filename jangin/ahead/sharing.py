@@ -7,8 +7,8 @@ from jangin.backends.functions import FunctionWriter, Signature, Value, i32, i64
 from jangin.runtime.functions import KERNEL
 
 PIECES = 16
-"""A launch is divided into this many pieces for each thread. A thread takes the next piece when it is
-free."""
+"""A launch is divided into this many pieces for each thread. A thread takes the next piece when it is free,
+so it waits for the others for a sixteenth of its time at most."""
 RANGES = 8
 """Most ranges of neighbouring pieces. A thread begins with a range of its own, so that it often reads in its
 cache what it has written. It then helps with the other ranges. Further threads begin with another's."""

@@ -44,8 +44,8 @@ class Backend(Protocol):
     def forms(self) -> Mapping[str, Callable[[Func, Target], str]]: ...
 
     def templates(self, target: Target) -> Mapping[str, Match]:
-        """Return the templates that make its kernels, by name, the most special first. Every workload must
-        fit one."""
+        """Return the templates that make its kernels, by name, the most specialized first. Every workload
+        must fit one."""
 
     def passes(self, target: Target) -> Sequence[Pass]:
         """Return all graph passes for a target, in order: those of `passes.table` that pay on its machine,

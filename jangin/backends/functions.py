@@ -265,7 +265,7 @@ class FunctionWriter(ABC):
             )
         if isinstance(e, Call) and e.fn == "not":
             return self.arithmetic("xor", kids[0], Value("1", "bool"))
-        raise ValueError(f"no scalar code for {e} in a size")
+        raise ValueError(f"the size {e} can't be computed at run time: fix it with shapes=")
 
     def _binary(self, e: Binary, a: Value, b: Value) -> Value:
         if e.op in _COMPARE:
@@ -277,7 +277,7 @@ class FunctionWriter(ABC):
         if e.op in _WRAPPING:
             return self._plain(e.op, a, b)
         if e.op not in ("div", "rem", "floordiv", "mod"):
-            raise ValueError(f"no scalar code for {e} in a size")
+            raise ValueError(f"the size {e} can't be computed at run time: fix it with shapes=")
         return self._divided(e.op, a, b, known=isinstance(e.b, Const) and e.b.value != 0)
 
     def _plain(self, op: str, a: Value, b: Value) -> Value:

@@ -83,7 +83,7 @@ def _by_reference(path: str, feeds: Mapping[str, Array]) -> dict[str, Array]:
     runner = ReferenceEvaluator(path)
     outputs = dict(zip(runner.output_names, runner.run(None, dict(feeds)), strict=True))
     if any(a.dtype == np.float32 for a in outputs.values()):
-        raise TypeError("an operator of ONNX's reference computed in float32")
+        raise TypeError("an operator of ONNX's reference gives float32, and float64 is needed")
     return outputs
 
 

@@ -68,7 +68,8 @@ def _layers(exe: Executable, feeds: Mapping[str, Array]) -> Mapping[str, float]:
 
 
 LAYER_RUNS = 10
-"""Runs in which the time of each operator is measured."""
+"""Runs over which the time of each operator is averaged. They take little time beside the turns of a
+measurement."""
 
 
 def _loaded(job: Job) -> Engine:

@@ -37,7 +37,8 @@ CALIBRATION_SECONDS = 0.004
 """Seconds for which the core's speed is measured before a turn. The median of several loops is then steady,
 and the turns take little longer."""
 SLOW = 0.8
-"""A turn counts if the core ran at this share or more of its fastest measured speed."""
+"""A turn counts if the core ran at this share or more of its fastest measured speed. The number is a choice:
+a higher one would drop most turns on a machine whose clock follows heat and neighbours."""
 CROWDED = 0.1
 """A turn counts if other processes kept at most this many cores busy during it. An engine that shares its
 cores is measured too slow."""

@@ -136,7 +136,7 @@ class _Call:
         """Convert a matrix and take its sizes."""
         a = np.asarray(self.values[name], self.dtype)
         if a.ndim > 2:
-            raise self._wrong(name, f"has {a.ndim} axes")
+            raise self._wrong(name, f"has {a.ndim} axes, and a matrix has 2")
         self.arrays[name] = a.reshape(-1, 1) if a.ndim < 2 else a
         if self._is_triangle(name):
             self._triangle(name, *self.arrays[name].shape)
@@ -157,7 +157,7 @@ class _Call:
         shorter of two vectors counts in level 2, and the first in level 1."""
         x = np.atleast_1d(np.asarray(self.values[name], self.dtype))
         if x.ndim != 1:
-            raise self._wrong(name, f"has {x.ndim} axes")
+            raise self._wrong(name, f"has {x.ndim} axes, and a vector has 1")
         self.arrays[name] = x
         (size,) = self.routine.extent(name, self.options)
         if name not in self.routine.vectors:
@@ -178,7 +178,7 @@ class _Call:
     def _step(self, name: str) -> int:
         step = int(self.values.get(f"inc{name}", 1))
         if step == 0:
-            raise self._wrong(f"inc{name}", "is 0")
+            raise self._wrong(f"inc{name}", "is 0, and must be another number")
         if step < 0 and self.routine.written == ("result",) and len(self.routine.vectors) == 1:
             raise self._wrong(f"inc{name}", f"is {step}, and these sums have no order to reverse")
         return step
@@ -187,7 +187,7 @@ class _Call:
         """Raise BlasError if a size is negative or a vector too short for it."""
         for size, value in self.sizes.items():
             if value < 0:
-                raise self._wrong(size, f"is {value}")
+                raise self._wrong(size, f"is {value}, and must be 0 or more")
         for name, array in self.arrays.items():
             extents = self.routine.extent(name, self.options)
             if name in self.routine.vectors:

@@ -70,8 +70,8 @@ class Direct:
         self._is_described = False
 
     def fits(self, values: Sequence[Any]) -> bool:
-        """Return whether a call of this kind can be repeated: its factor isn't 0, and its array that is
-        written may be."""
+        """Return whether a call with these values can be repeated. It can't if its factor is 0, or if the
+        array that it would write is read-only."""
         if self.idle is not None and values[self.idle] == 0:
             return False
         return self.result.kind != "own" or values[self.result.argument].flags.writeable

@@ -45,7 +45,8 @@ HANDING = 5.0
 """The most seconds for which a program's end waits until the compiler's processes have the requests. Usually
 it takes hundredths of a second, and a user shouldn't wait longer for a cache."""
 AT_END = 4
-"""The most models of a program that are compiled side by side when the program ends. Each takes a process."""
+"""The most models of a program that are compiled side by side when the program ends. Each takes a process and
+a processor, and small machines have four."""
 
 
 class _Turns:

@@ -32,7 +32,8 @@ from jangin.version import __version__
 CODE = "jangin.backends.llvm.code"
 """The module that makes the code of most targets. It takes longest to import."""
 SECONDS_PER_PROCESS = 0.15
-"""Seconds of estimated work per worker process. Less work isn't worth the fork of another process."""
+"""Estimated seconds of work for each worker process. A process that is forked for less saves little, because
+it begins with page faults: the memory it shares is copied when it is written."""
 
 Progress = Callable[[float, float], None]
 
@@ -133,8 +134,8 @@ class Build:
             self._runner = self._workers.ask(job)
 
     def artifact(self, plan: Plan, progress: Progress | None = None) -> Artifact:
-        """Return the artefact: the plan, with the code of the kernels that were made or added before. New
-        kernels are shared from now on.
+        """Return the artefact: the plan, with the code of the kernels that were made or added before.
+        Kernels that were compiled here are kept in the shared kernels, from which later builds take them.
 
         `progress(done, total)` is called as kernels finish, in estimated seconds. Raises CompileError, which
         names the model's nodes, if a kernel's code can't be made."""

@@ -16,7 +16,9 @@ from jangin.runtime.system.sensors import performance_event
 EVENTS = ("pkg", "ram", "cores", "gpu", "psys")
 """The names of RAPL's events. Cores and graphics are inside the package, and all is inside the platform."""
 REGISTERS = ((0x606, 0x611), (0xC0010299, 0xC001029B))
-"""The registers of the energy's unit and of a package's energy, for Intel and for AMD."""
+"""The registers of the energy's unit and of a package's energy, for Intel and for AMD. Intel's Software
+Developer's Manual calls them MSR_RAPL_POWER_UNIT and MSR_PKG_ENERGY_STATUS. AMD's are in its Processor
+Programming Reference."""
 UNIT_SHIFT, UNIT_MASK = 8, 0x1F
 """Bits 8 to 12 of the unit's register have the negative binary exponent of a joule (Intel's Software
 Developer's Manual, MSR_RAPL_POWER_UNIT)."""

@@ -25,7 +25,8 @@ WINDOWS = 5
 """The number of windows for one figure. Five are the fewest with quartiles between the extremes. The
 quartiles are the figure's spread."""
 REPEATS = 10
-"""The most windows that are repeated because samples were missing."""
+"""The most windows that are repeated because samples were missing. A source that fails so often has a fault,
+which an error then tells."""
 POINTS = 200
 """The most points of a curve of power over time, so that a report of many engines stays small."""
 

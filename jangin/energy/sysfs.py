@@ -18,8 +18,9 @@ RAPL_INTERVAL, RAPL_PERIOD = 0.01, 0.001
 """Seconds between two readings of RAPL's counters, and between two updates of them by the processor (Intel's
 Software Developer's Manual). Reading at each update would itself cost energy."""
 HWMON_INTERVAL = 0.05
-"""Seconds between two readings of a sensor on a board's bus, which each reading occupies. It counts if the
-driver doesn't tell the sensor's own interval, or tells a shorter one."""
+"""Seconds between two readings of a sensor on a board's bus. A register of 16 bits takes half a millisecond
+of a bus of 100 kHz, so twenty readings a second take a hundredth of it. The number counts if the driver
+doesn't tell the sensor's own interval, or tells a shorter one."""
 BATTERY_INTERVAL, BATTERY_PERIOD = 1.0, 5.0
 """Seconds between two readings of a battery, and a usual time between two updates by its controller. More
 readings would give the same number again."""

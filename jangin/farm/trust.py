@@ -35,7 +35,7 @@ class Trust:
         try:
             return _answer(json.loads(message), by, message, signature, job, task)
         except (KeyError, TypeError, AttributeError):
-            raise ValueError("its answer has another form") from None
+            raise ValueError("its answer can't be read: install the same Jangin on all devices") from None
 
 
 def _answer(told: Any, by: str, message: bytes, signature: bytes, job: Job, task: str) -> Answer:

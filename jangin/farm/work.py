@@ -27,7 +27,8 @@ LOOP = 50_000
 """The iterations of the calibration loop beside each race. They take about 2 ms, much longer than the clock's
 steps and much less than a race."""
 LOOPS = 16
-"""The loop is timed so often. The best time counts, so that other work isn't taken for heat."""
+"""The number of times that the loop is run, about 30 ms in all. The quickest run counts, so that other work
+isn't taken for heat."""
 
 
 class Task(NamedTuple):

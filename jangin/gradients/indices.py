@@ -11,7 +11,8 @@ from jangin.ir.te import Axis
 from jangin.ir.traversal import buffers_loaded, free_vars, substitute
 
 UNKNOWN = 1 << 20
-"""The size that is assumed for an unknown size when costs are compared."""
+"""The size that is assumed for an unknown size when costs are compared. It is large, so that a way whose cost
+grows with an unknown size comes last."""
 
 
 @dataclass(frozen=True)

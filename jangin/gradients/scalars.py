@@ -135,7 +135,7 @@ def _parts(node: Expr, g: Expr, corner: str | None) -> Parts:
     elif isinstance(node, Call):
         yield from _of_call(node, g, corner)
     else:
-        raise CompileError(f"the derivative of {node} is not known")
+        raise CompileError(f"there is no rule for the derivative of {node}")
 
 
 def _of_call(node: Call, g: Expr, corner: str | None) -> Parts:
@@ -155,7 +155,7 @@ def _of_call(node: Call, g: Expr, corner: str | None) -> Parts:
     elif node.fn in FUNCTIONS:
         yield node.args[0], scaled(g, FUNCTIONS[node.fn](node.args[0], node))
     else:
-        raise CompileError(f"the derivative of {node.fn} is not known")
+        raise CompileError(f"there is no rule for the derivative of {node.fn}")
 
 
 def _of_binary(node: Binary, g: Expr, corner: str | None) -> Parts:
@@ -178,7 +178,7 @@ def _of_binary(node: Binary, g: Expr, corner: str | None) -> Parts:
         yield a, g
         yield b, through(g, lambda v: -v * turns)
     else:
-        raise CompileError(f"the derivative of {node.op} is not known")
+        raise CompileError(f"there is no rule for the derivative of {node.op}")
 
 
 def _of_extreme(node: Binary, g: Expr, corner: str | None) -> Parts:

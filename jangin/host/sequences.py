@@ -33,7 +33,7 @@ def has_element(value: Any = None) -> Array:
 
 def get_element(value: Any) -> Any:
     if value is None:
-        raise ValueError("the optional is empty")
+        raise ValueError("the optional has no element: test it by OptionalHasElement before")
     return value
 
 

@@ -44,7 +44,9 @@ def size(e: Expr, symbols: Mapping[str, int]) -> int:
     try:
         return int(_scalar(e, {})(dict(symbols)))
     except KeyError as missing:
-        raise CompileError(f"size {e}: symbol {missing} has no value") from None
+        raise CompileError(
+            f"the size {e} needs a value of the symbol {missing}: give it with shapes="
+        ) from None
 
 
 def bind_symbols(

@@ -25,12 +25,13 @@ _TRUE, _FALSE = const(True, BOOL), const(False, BOOL)
 
 CONTEXTS = 128
 """The number of sets of ranges whose simplified expressions are remembered. A kernel has about one set for
-each loop."""
+each loop, so several kernels' sets are kept."""
 MOST_TERMS, HIGHEST_DEGREE = 1000, 64
 """A product is multiplied out if it has at most this many terms and this degree. A larger product becomes an
 atom."""
 REMEMBERED = 20_000
-"""The most expressions that are remembered for one set of ranges. If there are more, all are forgotten."""
+"""The most expressions that are remembered for one set of ranges, so that a long compilation doesn't fill the
+memory. If there are more, all are forgotten."""
 
 
 def simplify(e: Expr, ranges: Ranges | None = None) -> Expr:

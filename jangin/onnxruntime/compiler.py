@@ -121,10 +121,10 @@ class OrtEpContextDataBuffer:
     is_allocated = False
 
     def allocate(self, size: int) -> None:
-        raise Fail.said("no provider reads data")
+        raise Fail.said("no provider of Jangin reads data of compiled nodes: leave this out")
 
     def write(self, data: bytes, offset: int = 0) -> None:
-        raise Fail.said("no provider reads data")
+        raise Fail.said("no provider of Jangin reads data of compiled nodes: leave this out")
 
 
 def _no_packages(*arguments: Any, **named: Any) -> NoReturn:

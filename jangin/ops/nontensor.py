@@ -61,7 +61,7 @@ def common(a: Type | None, b: Type | None) -> Type | None:
     if "optional" in (a.kind, b.kind) and a.kind != b.kind:
         return optional_of(common(*(t.of if t.kind == "optional" else t for t in (a, b))))
     if a.kind != b.kind or a.dtype != b.dtype:
-        raise CompileError(f"the types {a} and {b} differ")
+        raise CompileError(f"the types {a} and {b} differ, and must be one: insert a Cast")
     if a.kind != "tensor":
         return Type(a.kind, a.dtype, None, common(a.of, b.of))
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):

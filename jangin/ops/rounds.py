@@ -81,12 +81,14 @@ each unit."""
 BATCHED = 8
 """Fewest rows of a batch whose multiply-adds take longer than the weights' way from the L3 cache."""
 FROM_L2 = 4
-"""Multiply-adds in the time in which a vector of weights comes from the L2 cache. Each tile reads them."""
+"""Multiply-adds in the time in which a vector of weights comes from the L2 cache. A vector takes some two
+cycles, and two multiply-adds begin each cycle. Each tile reads the weights."""
 LEAST = 8
 """Multiply-adds that a core begins before the first one's result can be added to: four cycles of latency, and
 two begin each cycle."""
 PER_TERM = 2
-"""Multiply-adds in the time that a term's loop takes beside its own work."""
+"""Multiply-adds in the time that a term's loop takes beside its own work: its counter and branch take about a
+cycle, in which two begin."""
 FEWEST_BLOCKS = 8
 """Fewest blocks of units, which threads share: two for each of four threads."""
 _LEVELS = "levels"

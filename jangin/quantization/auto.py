@@ -31,7 +31,8 @@ from jangin.quantization.simulate import Simulator
 from jangin.quantization.writer import Chosen
 
 EFFECT = 2
-"""The number of runs on which each part's effect on the outputs is measured."""
+"""The number of runs on which each part's effect on the outputs is measured. Each part is tried alone, so the
+time grows with this number times the number of parts."""
 Kinds = Mapping[str, Mapping[str, Chosen]]
 """For each kind of numbers, the parts that suit it, quantized to it, by name."""
 

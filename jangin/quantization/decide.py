@@ -33,7 +33,8 @@ TURNS, TURN = 11, 0.1
 """The number of turns that each of two models takes, and the seconds of a turn. The median of eleven ignores
 five disturbed ones."""
 WORTH = 0.98
-"""A part or a model counts as quicker if it takes at most this share of the time."""
+"""A part or a model counts as quicker if it takes at most this share of the time. Smaller gains are taken for
+noise."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,8 @@ from jangin.runtime.threads import counted
 _array = np.ndarray
 """NumPy's array type. A module's own name is found sooner than NumPy's attribute, in each call."""
 SHAPES = 64
-"""The most input shapes whose layout is kept, so that they needn't be checked again."""
+"""The most input shapes whose layout is kept, so that they needn't be checked again. Servers alternate among
+fewer."""
 
 
 class Executable(Called, Loaded[Artifact]):

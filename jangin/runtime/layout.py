@@ -20,9 +20,11 @@ TRIES = 2
 """The most times that buffers of symbolic sizes are placed again for a smaller arena. The number is small
 because a run waits."""
 COARSE = 1
-"""The number of sizes in each power of two to which a symbol's size may be rounded up."""
+"""The number of sizes in each power of two to which a symbol's size may be rounded up. With one, equal
+layouts serve the most sizes, and a size at most doubles."""
 FINE = 8
-"""The number for arenas that would have more than SMALL bytes with COARSE."""
+"""The same number for arenas that would have more than SMALL bytes with COARSE. With eight, a size grows by
+an eighth at most."""
 SMALL = 1 << 20
 """An arena of at most this many bytes is computed with coarse rounding. Coarse rounding at most doubles a
 size, and this much memory matters little."""

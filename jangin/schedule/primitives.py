@@ -241,7 +241,7 @@ def reorder(func: Func, loops: Sequence[str]) -> Func:
             body = replace(chain[name], body=body)
             if bound_inside(body.body) & free_vars(body.extent):
                 raise ScheduleError(
-                    f"{func.name}: {name} of extent {body.extent} can't be outside its bounds"
+                    f"{func.name}: {name} has the extent {body.extent}, so it must stay inside the loops that this depends on"
                 )
         return body
 

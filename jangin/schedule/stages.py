@@ -122,11 +122,15 @@ def in_result(func: Func, local: str) -> Func:
         raise ScheduleError(f"{func.name}: no result has the dtype and shape of {local}")
     rows = {s.index[:-rank] for s in statements(alloc) if isinstance(s, Store) and s.buffer.name == out.name}
     if len(rows) != 1:
-        raise ScheduleError(f"{func.name}: {local} is made for several parts of the result")
+        raise ScheduleError(
+            f"{func.name}: {local} would lie in several parts of the result, and may lie in one"
+        )
     (row,) = rows
     inside = bound_inside(alloc)
     if any(free_vars(i) & inside for i in row):
-        raise ScheduleError(f"{func.name}: {local} is made for several parts of the result")
+        raise ScheduleError(
+            f"{func.name}: {local} would lie in several parts of the result, and may lie in one"
+        )
     begun = False
     for part in _peel_allocs(alloc.body)[1]:  # a loop that stores to the result has begun it from its start
         stores = [s for s in statements(part) if isinstance(s, Store) and s.buffer.name == out.name]

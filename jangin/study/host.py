@@ -32,8 +32,8 @@ TARGETS = {
 }  # fmt: skip
 """The targets of processors, by the names that Python gives them. They run on each processor of the kind."""
 CLOCKS = 9
-"""How often the other clock is asked. The quickest answer counts, because its delay bounds the clock's
-error."""
+"""The number of times that the other clock is asked. The quickest answer counts, because its delay bounds the
+clock's error. Nine questions take less than a second, even if an answer takes 0.1 s."""
 ABOUT = (
     "import json, platform as p; print(json.dumps({'processor': p.node() + ', ' + p.machine(), "
     "'machine': p.machine(), 'system': p.system() + ' ' + p.release(), 'python': p.python_version()}))"

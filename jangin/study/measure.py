@@ -37,7 +37,8 @@ BEYOND = 2.0
 """An engine's numbers are right if their error is at most this many times that of the quantized model itself.
 Engines round otherwise, and LiteRT has another file."""
 REST_SECONDS = 2.0
-"""The least seconds for which the power at rest is measured before each group."""
+"""The least seconds for which the power at rest is measured before each group. In a shorter time, most
+sensors give too few samples."""
 
 Tell = Callable[[float, str], None]
 """A function that is told the share of a group that is done, and what is being done."""

@@ -34,7 +34,7 @@ BLOCKS = (1, 2, 4)
 """Divisors to try: the scores of a block of rows fill half the L2 cache divided by one of these."""
 PACK = 1.5
 """Cycles to copy an element into a panel if the operand isn't contiguous along the columns. The estimated
-time of a call has them."""
+time of a call has them. It is an estimate that only orders candidates, which tuning measures."""
 PARTIALS = 4
 UNROLL = 4
 """Vectors of partial sums of a row's softmax, and terms in one iteration of a product. Four hide an

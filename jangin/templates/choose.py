@@ -88,7 +88,8 @@ def _ranked(fitting: Mapping[str, Template]) -> list[tuple[Candidate, float]]:
 
 NEST_COST = 2000.0
 """Least cost of a nest's task, in vector operations. Most nests (a sort, a scan) have loops over unknown
-sizes or conditions."""
+sizes or conditions, so that their work can't be counted. The number is a guess: ten such tasks are worth
+another thread (`templates.grain.GRAIN_OPS`)."""
 
 
 def opaque(func: Func, workload: Workload) -> Scheduled:

@@ -32,11 +32,11 @@ LOADED, STORED, LATENCY = 0.5, 1, 52
 instruction multiplies one row a cycle (Intel's optimization reference manual, on Sapphire Rapids)."""
 WAITED = 0.5
 """Share of the loads' time in which nothing is multiplied, because loads wait until their registers were
-read. It was measured: 82 cycles for four products and four loads."""
+read. On a Sapphire Rapids processor, four products and four loads took 82 cycles."""
 CROSSING = 3
-"""Cycles to load a row that lies in two cache lines (measured)."""
+"""Cycles to load a row that lies in two cache lines, measured on a Sapphire Rapids processor."""
 CONFIGURED = 210
-"""Cycles to acquire and to release the matrix registers (measured)."""
+"""Cycles to acquire and to release the matrix registers, measured on a Sapphire Rapids processor."""
 QUICKER = 8
 """Multiply-adds of words that matrix registers make in the time of one by vectors. An instruction of AMX
 makes 4,096 in 16 cycles, and two vector units make 32 a cycle."""

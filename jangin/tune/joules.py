@@ -11,7 +11,8 @@ from jangin.ir.records import dataclass
 from jangin.options import LATENCY
 
 REST_SECONDS = 2.0
-"""The least seconds for which the power at rest is measured, before anything else."""
+"""The least seconds for which the power at rest is measured, before anything else. In a shorter time, most
+sensors give too few samples."""
 SETTLE_SECONDS = 0.3
 """Seconds after which the threads of a pool have stopped to wait for work actively. They do so within a
 millisecond, and processors take longer to lower their power."""

@@ -30,7 +30,8 @@ from jangin.templates.template import Candidate
 from jangin.tune.joules import Cost
 
 LIMIT = 20_000
-"""The most kernels that are kept. The latest findings stay."""
+"""The most kernels that are kept, those of some hundred models, so that the file doesn't grow without end.
+The latest findings stay."""
 WAIT = 30.0
 """Seconds to wait until another process has finished its write. A write takes milliseconds, but a busy disk
 may take seconds."""

@@ -55,7 +55,8 @@ MARGIN = 0.99
 """A candidate wins if it takes at most this share of the earlier best's time, by the median and in the best
 round. Smaller gains are within the noise of a race."""
 HOPELESS = 1.6
-"""A candidate isn't tried if its estimate exceeds the best estimate by more than this factor."""
+"""A candidate isn't tried if its estimate exceeds the best estimate by more than this factor. The number is a
+choice: a larger one costs tuning time, and a smaller one misses winners with wrong estimates."""
 FRUITLESS = 0.5
 """A kernel's expected gain is multiplied by this factor after each race that has no new winner. Other kernels
 thus soon get their turn."""

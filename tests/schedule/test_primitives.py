@@ -460,7 +460,7 @@ def test_a_local_that_can_not_be_in_the_result() -> None:
         do(twofold(at=1), ("merge", 1, ["r0"]), ("in_result", "a"))
     x, b, out = buffer("x", 3, 5), buffer("b", 5), buffer("out", 3, 5)
     each = te.compute(b, lambda j: x[0, j] + 1.0), te.compute(out, lambda i, j: b[j] * x[i, j])
-    with pytest.raises(ScheduleError, match="b is made for several parts of the result"):
+    with pytest.raises(ScheduleError, match="b would lie in several parts of the result"):
         do(te.lower("each", each, [x], {}), ("in_result", "b"))
     a = buffer("a", 3, 5)
     product = (

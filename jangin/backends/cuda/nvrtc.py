@@ -79,7 +79,9 @@ class Nvrtc:
     def _call(self, name: str, *given: object) -> None:
         status = self._library[name](*given)
         if status:
-            raise CompileError(f"NVIDIA's compiler failed: {name} gave the error {status}")
+            raise CompileError(
+                f"NVIDIA's compiler failed: {name} gave the error {status}; install another version of it"
+            )
 
     def compiled(self, text: str, architecture: str) -> Compiled:
         """Return a program compiled for an architecture. Raises CompileError with the compiler's messages."""

@@ -64,8 +64,8 @@ class Fragments:
         fragment, shape = self._maps.get(buffer.name), constant_shape(buffer)
         if fragment is None or shape is None:
             raise CompileError(
-                f"{self._kernel}: no instruction of {self._w.target.name} multiplies the matrices of "
-                f"{buffer.dtype} {list(map(str, buffer.shape))} of {buffer.name}"
+                f"{self._kernel}: {buffer.name} has matrices of {buffer.dtype} "
+                f"{list(map(str, buffer.shape))}, which no instruction of {self._w.target.name} multiplies"
             )
         own = replace(buffer, memory="register", shape=tuple(map(const, (*shape[:-2], fragment.count))))
         self._x.memory.bases[own.name] = self._w.registers(

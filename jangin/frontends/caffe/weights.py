@@ -81,5 +81,7 @@ def _array(blob: Any, what: str) -> Array:
     )
     needed = math.prod(dims) * np.dtype(kind).itemsize
     if min(dims, default=1) < 0 or needed != len(data):
-        raise CompileError(f"{what} has shape {dims}, which takes {needed} bytes: the file holds {len(data)}")
+        raise CompileError(
+            f"{what} has shape {dims}, which takes {needed} bytes: the damaged file holds {len(data)}"
+        )
     return np.frombuffer(data, kind).reshape(dims).astype(np.float32, copy=False)

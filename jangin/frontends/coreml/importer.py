@@ -241,7 +241,7 @@ def prepare(network: Network, message: Any, description: Any) -> None:
     images = {f.name: f.type.imageType for f in description.input if f.type.WhichOneof("Type") == "imageType"}
     name = message.featureName or next(iter(images), "")
     if name not in images:
-        raise CompileError(f"the preprocessing names '{name}', which is no image")
+        raise CompileError(f"the preprocessing is for '{name}', which is no image: convert the model again")
     order, _ = COLOURS[images[name].colorSpace]
     network.name, network.source = f"preprocessing of '{name}'", Sources.of("preprocessing", name)
     layer = Layer((network.now[name],), (network.fresh(f"{name} prepared"),))

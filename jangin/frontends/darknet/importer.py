@@ -234,7 +234,10 @@ class Network:
         section tells."""
         (other,) = [self._other(i) for i in self.section.numbers("from")]
         if other.size != (self.last.size[0], 1, 1):
-            raise CompileError(f"[{self.section.kind}] layer {self.place}: {other.size} for {self.last.size}")
+            raise CompileError(
+                f"[{self.section.kind}] layer {self.place} takes one number for each of "
+                f"{self.last.size[0]} channels, and the layer in from= gives {other.size}"
+            )
         self._add(self.last.size, [self.last.name, other.name], {})
 
     def _connected(self) -> None:

@@ -100,14 +100,16 @@ class _Importer:
         array, quantized = read_tensor(contents, f"{what} in '{label}.dat'")
         shape = tuple(operation.attributes["shape"])
         if array.shape != shape:
-            raise CompileError(f"{what} is of shape {list(shape)}, its file has {list(array.shape)}")
+            raise CompileError(
+                f"{what} is of shape {list(shape)}, its file has {list(array.shape)}: export the model again"
+            )
         kind = operation.dtype or "scalar"
         how = self.parsed.tensors[name][1]
         stored = quantized or bool(how and array.dtype.kind in "iu")
         if stored:
             array = _dequantized(array, how, what)
         elif array.dtype.kind not in NAMES[kind]:
-            raise CompileError(f"{what} is {kind}, its file has {array.dtype}")
+            raise CompileError(f"{what} is {kind}, its file has {array.dtype}: export the model again")
         taken = label in self.parsed.tensors or label in self.constants
         self.names[name] = self.variables[name] = name if taken else label
         self.constants[self.names[name]] = np.asarray(array, DTYPES[kind].numpy)
@@ -120,7 +122,8 @@ class _Importer:
         count = math.prod(shape)
         if min(shape, default=0) < 0 or len(values) not in (1, count) or count > MOST_ELEMENTS:
             raise CompileError(
-                f"{self.files.what}: constant '{name}' has {len(values)} values for {list(shape)}"
+                f"{self.files.what}: constant '{name}' has {len(values)} values, "
+                f"and its shape {list(shape)} needs one, or one for each element"
             )
         dtype = DTYPES[operation.dtype or "scalar"].numpy
         array = np.array(values, dtype)

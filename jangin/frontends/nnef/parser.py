@@ -16,7 +16,8 @@ from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
 
 MOST_SECONDS = 60
-"""A parser that runs longer than this many seconds is stopped."""
+"""A parser that runs longer than this many seconds is stopped. Its processor time is limited to a third of
+this (`parsing.MOST_SECONDS`), because other programs may keep the processor busy."""
 DECLARED = ("external", "variable", "constant")
 BUILTIN = (
     "scalar", "integer", "logical", "string", "shape_of", "length_of", "range_of", "graph", "fragment", "in",

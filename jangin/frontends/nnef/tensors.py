@@ -44,7 +44,7 @@ def read_tensor(data: bytes | memoryview, what: str) -> tuple[Array, bool]:
     if length != wanted or len(data) != LENGTH + wanted:
         raise CompileError(
             f"{what} has {len(data) - LENGTH} bytes of elements and says {length}; its shape {shape} of "
-            f"{bits} bits needs {wanted}"
+            f"{bits} bits needs {wanted}: it is damaged"
         )
     if kind == BOOL and bits == 1:
         flags = np.unpackbits(np.frombuffer(data, np.uint8, wanted, LENGTH), count=count)

@@ -12,7 +12,8 @@ from jangin.ir.graph import CompileError, Graph, ImportedAttributes, Node
 
 DOMAIN = "com.microsoft.nchwc"
 BLOCKS = (8, 16)
-"""The possible numbers of channels in a block."""
+"""The possible numbers of channels in a block. ONNX Runtime takes 16 for AVX-512 and for Arm, and 8 for other
+processors."""
 IN_BLOCKS = ("Conv", "ReorderInput")
 """Operators whose lowering needs to know the number of channels in a block."""
 

@@ -80,7 +80,7 @@ def tensor(
         needed = _packed(count, dtype)
         if len(raw) != needed:
             raise CompileError(
-                f"{what} has shape {list(dims)} of {dtype}, {needed} bytes; the file holds {len(raw)}"
+                f"{what} has shape {list(dims)} of {dtype}, {needed} bytes; the damaged file holds {len(raw)}"
             )
         return _elements(proto, dtype, dims, raw)
     try:
@@ -153,7 +153,7 @@ def _external(
     if length != needed or offset < 0 or offset + length > size:
         raise CompileError(
             f"{what} needs {needed} bytes at {offset} of '{location}', "
-            f"which is declared as {length} bytes; the file has {size}"
+            f"which is declared as {length} bytes; the file has {size}: one of them is cut short or damaged"
         )
     return _elements(proto, dtype, dims, memoryview(map_file(path))[offset : offset + needed])
 

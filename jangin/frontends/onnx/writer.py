@@ -34,7 +34,8 @@ from jangin.ops.values import Tensor
 from jangin.ops.window import Window
 
 OPSET = 21
-"""The opset of a written model. It is later if an operator or a type needs it."""
+"""The opset of a written model, the first with integers of 4 bits and with scales by blocks. ONNX Runtime
+reads it since version 1.18. The opset is later if an operator or a type needs it (`OPSETS`)."""
 OPSETS: Mapping[str | DType, int] = {
     "RMSNormalization": 23, "BitCast": 26, "CumProd": 26, BF16: 22, F4E2M1: 23, F8E8M0: 24, I2: 25, U2: 25,
 }  # fmt: skip

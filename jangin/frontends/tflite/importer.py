@@ -429,7 +429,9 @@ def _array(what: str, tensor: Any, raw: Array) -> Array:
         return raw.astype(dtype.numpy).reshape(shape)
     wanted = int(np.prod(shape)) * dtype.bytes
     if raw.nbytes != wanted:
-        raise CompileError(f"{what} has {raw.nbytes} bytes, its shape {shape} needs {wanted}")
+        raise CompileError(
+            f"{what} has {raw.nbytes} bytes, but its shape {shape} needs {wanted}: the file is damaged"
+        )
     return raw.view(dtype.numpy).reshape(shape)
 
 

@@ -144,7 +144,7 @@ class _Trace:
         outputs = self._outputs(given, written)
         names = tuple(o.name for o in outputs if o.name)
         if not names:
-            raise CompileError("the model gives no tensor")
+            raise CompileError("the model returns no tensor: return one or more")
         ranges = self.sizes.ranges()
         if not prefix:
             numbers: list[tuple[str, DType, tuple[Expr, ...]]] = []

@@ -27,7 +27,8 @@ ROW = 24
 """Fewest vectors of a row. In shorter rows, the reduction across a vector's lanes takes longer than another
 reading of the row. Measured on a processor with AVX-512, with all data in its caches, on one thread."""
 SMALL = 8192
-"""A value of at most so many elements is too small to be shared among threads."""
+"""A value of at most so many elements is too small to be shared among threads: its vector operations are
+fewer than `templates.grain.GRAIN_OPS`."""
 WHOLE_ROWS = ("rows", "elementwise")
 """Templates whose kernels may have whole rows as tasks."""
 

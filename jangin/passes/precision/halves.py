@@ -25,7 +25,7 @@ from jangin.templates import contraction
 from jangin.templates.template import Workload
 
 LEAST = 1 << 14
-"""Fewest weights of an array. Smaller arrays aren't worth it."""
+"""Fewest weights of an array. Smaller arrays would save less than 32 KiB of memory."""
 SAMPLE = 1 << 10
 """Numbers that are tested first, at an array's beginning and in its middle. Most arrays that don't qualify
 show it there, so that the rest needn't be read."""

@@ -22,7 +22,8 @@ from jangin.targets.target import Target
 from jangin.templates.cost import arithmetic
 
 LOOKED_UP = 32.0
-"""Vector instructions that take as long as gathering a vector of table elements, lane by lane."""
+"""Vector instructions that take as long as gathering a vector of table elements, lane by lane. They are some
+four for each of eight lanes: its index is taken out, and its element loaded, converted and inserted."""
 
 
 def lookups(graph: Graph, target: Target) -> Graph:
@@ -55,7 +56,8 @@ class _Lookups(Editor):
         return dce(self.rewritten(self.graph))
 
     def follow(self, node: Node) -> None:
-        """Record the origin of the node's result if all its operands have the same origin."""
+        """Record the 8-bit value of which the node's result is a function, if all its operands are functions of
+        the same one."""
         (out,), parts = node.outputs, self.operands(node)
         origins = {self.origin.get(n, n) for n in parts}
         if len(origins) != 1:

@@ -29,7 +29,8 @@ GAIN = 0.75
 """A convolution is cut into bands if these have at most this share of its products. Less isn't worth it,
 because each band reads its weights again."""
 OVERHEAD = 0.05
-"""The cost of a band besides its products, as a share of the whole axis's products."""
+"""The cost of a band besides its products, as a share of the whole axis's products. It is an estimate: a band
+is a convolution of its own, whose launch and borders take time."""
 FEWEST = 32
 """Outputs whose products take as long as reading the weights. A band of fewer outputs costs as much as one of
 this many."""

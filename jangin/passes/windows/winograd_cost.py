@@ -11,7 +11,8 @@ from jangin.passes.windows.winograd_transform import F2, F4, TAPS, Transform
 from jangin.targets.figures import WinogradFigures
 
 PACKED = 4
-"""The time to pack one weight for a block of tiles, in multiply-adds. Constant weights are packed before."""
+"""The time to pack one weight for a block of tiles, in multiply-adds. Constant weights are packed before. It
+is an estimate that only orders candidates, which tuning measures."""
 
 STORED = 3
 """The time to transform one weight that is stored in the transform's order, in multiply-adds. It is counted

@@ -45,7 +45,7 @@ def unpacked(text: bytes) -> Sgemm:
         left, right = (Matrix(**{**record[n], "outer": tuple(record[n]["outer"])}) for n in ("left", "right"))
         return Sgemm(**{**record, "left": left, "right": right, "outer": tuple(record["outer"])})
     except (ValueError, TypeError, KeyError) as error:
-        raise LoadError(f"a product's description is damaged: {error}") from None
+        raise LoadError(f"a product's description is damaged: {error}; compile the model again") from None
 
 
 @cache

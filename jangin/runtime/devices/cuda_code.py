@@ -44,8 +44,11 @@ class Built:
             if ends[-1] != len(code) == sum(lengths) + _OLD.size:
                 ends, shared = [*accumulate(lengths, initial=_OLD.size)], 0
             if ends[-1] != len(code):
-                raise LoadError(f"a kernel's code is damaged: it has {len(code)} bytes, not {ends[-1]}")
+                raise LoadError(
+                    f"a kernel's code is damaged: it has {len(code)} bytes, not {ends[-1]}; "
+                    "compile the model again"
+                )
             kernel, architecture, cubin, ptx = (code[a:b] for a, b in pairwise(ends))
             return cls(kernel.decode(), architecture.decode(), (major, minor), cubin, ptx, shared)
         except (struct.error, UnicodeDecodeError) as error:
-            raise LoadError(f"a kernel's code is damaged: {error}") from None
+            raise LoadError(f"a kernel's code is damaged: {error}; compile the model again") from None

@@ -51,7 +51,7 @@ class Built:
             parts = code[start:name], code[name:source], code[source:product]
             return cls(parts[0].decode(), parts[1], code[product:], parts[2])
         except (struct.error, UnicodeDecodeError) as error:
-            raise LoadError(f"a kernel's code is damaged: {error}") from None
+            raise LoadError(f"a kernel's code is damaged: {error}; compile the model again") from None
 
 
 @dataclass

@@ -260,7 +260,7 @@ class Shader:
             fields = json.loads(code)
             return cls(**{**fields, "trees": [Tree(**t) for t in fields.get("trees", ())]})
         except (TypeError, ValueError) as error:
-            raise LoadError(f"a kernel's code is damaged: {error}") from None
+            raise LoadError(f"a kernel's code is damaged: {error}; compile the model again") from None
 
     def values(self, given: Mapping[str, int]) -> list[int]:
         """Return the numbers of a launch in order. Those that `given` lacks are 0."""

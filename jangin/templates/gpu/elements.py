@@ -20,9 +20,11 @@ from jangin.templates.template import Template, Workload
 THREADS = (128, 64, 256)
 """Work-items of a group, to try. The first is preferred in doubt."""
 UNEVEN = 0.05
-"""Share of the estimated time that is added for each group size after the preferred one."""
+"""Share of the estimated time that is added for each group size after the preferred one. It decides between
+equal estimates, so that the preferred size is built unless tuning finds a quicker one."""
 APART = 4.0
-"""Times that memory is read if neighbouring threads read parts of cache lines."""
+"""Factor on the time to read memory if neighbouring threads read parts of cache lines. It is an estimate that
+only orders candidates, which tuning measures."""
 
 
 def match(workload: Workload) -> Elements | None:

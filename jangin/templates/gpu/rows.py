@@ -29,6 +29,7 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 THREADS = (32, 64, 128, 256)
+"""Work-items of a group, to try."""
 STEP = 40.0
 """The time of a barrier and a step of a tree, in instructions. It is an estimate that only orders candidates,
 which tuning measures."""

@@ -87,7 +87,7 @@ class Layer:
         rank = self.x().rank if rank is None else rank
         axis = self.whole(name, default)
         if not -rank <= axis < rank:
-            raise CompileError(f"{name} is {axis}, of {rank} axes")
+            raise CompileError(f"{name} is {axis}, and should be from {-rank} to {rank - 1}")
         return axis % rank
 
     def _last(self, name: str, default: Any, kinds: tuple[type, ...]) -> Any:
@@ -95,7 +95,8 @@ class Layer:
         if not values:
             return default
         if not isinstance(values[-1], kinds):
-            raise CompileError(f"{name} is {values[-1]!r}")
+            wanted = " or ".join(k.__name__ for k in kinds)
+            raise CompileError(f"{name} is {values[-1]!r}, and should be of the type {wanted}")
         return values[-1]
 
     def pair(self, prefix: str, plain: str, tall: str, wide: str, default: int | None) -> tuple[int, int]:

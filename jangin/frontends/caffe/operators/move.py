@@ -50,7 +50,7 @@ def reshape(layer: Layer) -> Tensor:
     first = first + x.rank + 1 if first < 0 else first
     last = x.rank if count == -1 else first + count
     if not 0 <= first <= last <= x.rank:
-        raise CompileError(f"axes {first} to {last} of {x}")
+        raise CompileError(f"a reshape replaces axes {first} to {last}, and {x} has axes 0 to {x.rank}")
     inner = [x.shape[first + n] if d == 0 else const(d) for n, d in enumerate(dims)]
     whole: list[Expr] = [*x.shape[:first], *inner, *x.shape[last:]]
     return move.reshape_to(b, x, whole, keep_zero=False)

@@ -77,7 +77,7 @@ def _pad(net: Network, layer: Layer, m: Any) -> None:
 
 def _constant_pad(net: Network, layer: Layer, m: Any) -> None:
     if m.padToGivenOutputSizeMode or len(layer.input) > 1:
-        raise CompileError(f"{net.source}: padding to sizes that are given is not supported")
+        raise CompileError(f"{net.source}: padding up to an output size is not supported")
     net.add(
         layer, "pad", {"pad": list(m.padAmounts), "mode": "constant", "constant_val": np.float32(m.value)}
     )

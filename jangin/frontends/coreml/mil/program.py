@@ -141,7 +141,7 @@ class Program:
             self._state(kind, operation, names)
             return
         if not names:
-            raise CompileError(f"an operation {kind} has no outputs")
+            raise CompileError(f"the program is damaged: an operation {kind} has no outputs")
         source = Sources.of(kind, names[0])
         if kind == "const":
             self._constant(names[0], value(operation.attributes["val"], self.weights, str(source)))

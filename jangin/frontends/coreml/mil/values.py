@@ -40,11 +40,15 @@ class Weights:
         which has the position of its bytes. Raises CompileError if the entry is damaged or too small."""
         data = self._file(name, what)
         if offset + 64 > len(data):
-            raise CompileError(f"{what} should lie at {offset} of {name}, which has {len(data)} bytes")
+            raise CompileError(
+                f"{what} should lie at {offset} of {name}, which has {len(data)} bytes: it is cut short"
+            )
         mark = int(np.frombuffer(data, "<u4", 1, offset)[0])
         length, start = (int(v) for v in np.frombuffer(data, "<u8", 2, offset + 8))
         if mark != SENTINEL or length < size or start + size > len(data):
-            raise CompileError(f"{what} takes {size} bytes, and {name} has {length} of it at {offset}")
+            raise CompileError(
+                f"{what} takes {size} bytes, and {name} has {length} for it at {offset}: one of them is damaged"
+            )
         return memoryview(data)[start : start + size]
 
     def _file(self, name: str, what: str) -> Any:

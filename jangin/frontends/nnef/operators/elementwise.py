@@ -191,5 +191,5 @@ def logarithmic_quantize(b: Builder, x: Operand, max: Operand, bits: int) -> Ten
 
 def _levels(bits: Any) -> int:
     if not 0 <= bits <= 64:
-        raise CompileError(f"numbers of {bits} bits can't be quantized to")
+        raise CompileError(f"quantizing to {bits} bits is not defined: there may be 0 to 64")
     return int(2**bits - 1)

@@ -167,7 +167,9 @@ def solve_triangular(
 
 def _untold(out: Result, first: int) -> None:
     if any(out.wanted[first:]):
-        raise CompileError("only its first result is computed, and another one is read")
+        raise CompileError(
+            "its first result is compiled alone, and the model reads another one: export the model without that"
+        )
 
 
 @lowers("einsum")

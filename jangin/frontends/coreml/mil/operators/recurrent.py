@@ -60,7 +60,7 @@ def _layer(
     count = 2 if direction == "bidirectional" else 1
     w, r = (_both(c, n, count, order) for n in ("weight_ih", "weight_hh"))
     if w is None or r is None:
-        raise CompileError("the weights are missing")
+        raise CompileError("its arguments weight_ih and weight_hh are missing: convert the model again")
     inner, outer = (_both(c, n, count, order) for n in ("bias", "input_bias"))
     bias = None
     if inner is not None:
