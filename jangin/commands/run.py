@@ -168,7 +168,7 @@ def compile_file(
     signing key, and `secret` the file of the encryption key. For `kept` and `activations` see
     `formats_of`."""
     if model.suffix == ".jgn":
-        raise ValueError(f"{model} is compiled already")
+        raise ValueError(f"{model} is compiled already: give the model that it came from")
     check_output(output, model)
     refuse_model(output, model)
     options = settings.options(target, shapes, 1, formats=formats_of(model, kept, activations))

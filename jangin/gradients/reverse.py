@@ -123,11 +123,17 @@ class _Reverse:
         grads = use.function(b, use.inputs, use.outputs, gs)
         parts = grads if isinstance(grads, tuple) else (grads,)
         if len(parts) != len(use.inputs):
-            raise CompileError(f"{what}: {len(parts)} gradients of its own for {len(use.inputs)} inputs")
+            raise CompileError(
+                f"{what}: its own gradient returns {len(parts)} tensors, "
+                f"and must return one for each of {len(use.inputs)} inputs"
+            )
         for x, part in zip(use.inputs, parts, strict=True):
             if x is not None and part is not None and self.wants(x):
                 if part.shape != x.shape:
-                    raise CompileError(f"{what}: its own gradient is {part} for the input {x}")
+                    raise CompileError(
+                        f"{what}: its own gradient of the input {x} is {part}, "
+                        "and must have the input's shape"
+                    )
                 self.add(x, part)
 
     def _node(self, node: Node, out: str) -> None:

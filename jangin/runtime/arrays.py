@@ -89,6 +89,6 @@ def object_wanted(one: object) -> list[int]:
 
 def wanted(objects: Sequence[Sequence[int]]) -> Any:
     """Return the table by which `functions.TAKE` checks a tuple of objects and takes their addresses and
-    numbers. `objects` is what it wants of each."""
+    numbers. `objects` has what `array_wanted`, `number_wanted` or `object_wanted` returns for each."""
     words = [0, HEAD, ITEMS, len(objects), *(word for one in objects for word in one)]
     return (ctypes.c_int64 * len(words))(*words)

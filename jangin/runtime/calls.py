@@ -87,7 +87,7 @@ class Result:
         return (np.zeros if self.kind == "zeros" else np.empty)(self.shape, self.dtype, "F")
 
     def shown(self, written: Array) -> Any:
-        """Return what a call returns of the array that it wrote."""
+        """Return the result of a call, from the array that it wrote: a number, or the array itself."""
         return written.item() if self.kind == "value" else written
 
 

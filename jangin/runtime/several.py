@@ -185,8 +185,8 @@ class SeveralExecutable(Called, Loaded[SeveralArtifact]):
         return {n: np.asarray(x)[low:high] if n in batched else x for n, x in feeds.items()}
 
     def _begin(self, name: str, feeds: Mapping[str, Any]) -> Any:
-        """Begin a run by the placement `name`, which says what each device runs. Return a function that waits for
-        the outputs, and returns them by name."""
+        """Begin a run by the placement `name`, which says what each device runs. Return a function that waits
+        for the outputs, and returns them by name."""
         whole = self.parts[0]
         assert isinstance(whole, Executable)
         arrays = whole.accept([feeds[n] for n in self._names])

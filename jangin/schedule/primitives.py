@@ -241,7 +241,8 @@ def reorder(func: Func, loops: Sequence[str]) -> Func:
             body = replace(chain[name], body=body)
             if bound_inside(body.body) & free_vars(body.extent):
                 raise ScheduleError(
-                    f"{func.name}: {name} has the extent {body.extent}, so it must stay inside the loops that this depends on"
+                    f"{func.name}: {name} has the extent {body.extent}, so it must stay inside the loops "
+                    "that the extent depends on"
                 )
         return body
 

@@ -61,8 +61,8 @@ def found_first(stage: te.Stage) -> tuple[te.Stage, te.Stage]:
 
 
 def _found(name: str, rows: tuple[te.Axis, ...]) -> tuple[Buffer, Expr]:
-    """Return a buffer that keeps for each row whether the row has terms, 1 or 0. Return also the condition that a
-    row has some."""
+    """Return a buffer that keeps for each row whether the row has terms, 1 or 0. Return also the condition
+    that a row has some."""
     found = Buffer(f"{name}.found", I32, tuple(a.extent for a in rows), "scratch")
     return found, Load(found, tuple(a.var for a in rows)) > 0
 

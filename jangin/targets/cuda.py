@@ -130,8 +130,8 @@ SUMS = Fragment(_LANES, ((2, 0, 1), (2, 8, 0)))
 _WORDS = (4, 0, 1), (8, 1, 0)
 LEFT_TF32 = Fragment(_WORDS, ((2, 8, 0), (2, 0, 4)))
 RIGHT_TF32 = Fragment(((4, 1, 0), (8, 0, 1)), ((2, 4, 0),))
-"""How they share those of `mma.m16n8k8` of tf32, and those of `mma.m16n8k32` of bytes as words of four. The
-sums are shared alike."""
+"""How a warp's lanes share the matrices of `mma.m16n8k8` of tf32, and those of `mma.m16n8k32` of bytes as
+words of four (PTX ISA, matrix fragments). The sums are shared as those of `mma.m16n8k16`."""
 MATRICES: tuple[Row, ...] = tuple(
     Row(
         "mma", (t,), "x: T[R, K], y: T[K, C], r: T[R, C]".replace("T", t.name), "",

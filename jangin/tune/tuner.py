@@ -356,8 +356,8 @@ class TuningModel:
         self, kernel: TuningKernel, candidates: Sequence[Candidate]
     ) -> tuple[list[float | None], float, list[str]]:
         """Race candidates against a kernel's untuned one, without changing the kernel. Return their times as
-        shares of the untuned one's, its seconds, and texts about candidates that have a defect. Those have no
-        time."""
+        shares of the untuned one's, its seconds, and texts about candidates that have a defect. A defective
+        candidate has no time."""
         try:
             shares, seconds = self._shares(kernel, candidates)
             return [*shares], seconds, []

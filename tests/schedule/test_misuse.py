@@ -44,7 +44,7 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "reorder of unknown": ("map", [("reorder", ["a", "b"])], r"can't reorder \['a', 'b'\]"),
     "reorder twice": ("map", [("reorder", ["i0", "i0"])], "can't reorder"),
     "reorder of bounds": (
-        "map", [("split", "i1", 4, "bound"), ("reorder", ["i1i", "i1o"])], "outside its bounds",
+        "map", [("split", "i1", 4, "bound"), ("reorder", ["i1i", "i1o"])], "must stay inside the loops",
     ),
     "parallel inside": ("map", [("parallelize", "i1")], "i1 can't be parallel inside loop i0"),
     "vector in vector": ("map", [("vectorize", "i0"), ("vectorize", "i1")], "i1 would be inside another"),

@@ -556,7 +556,7 @@ def test_a_wrong_gradient_of_its_own_is_said() -> None:
     model, _, _ = onnx_model("Rounded")
     given = tuple(t.numpy() for t in batch("numbers"))
     for made, message in (
-        (lambda b, inputs, *_: (None, inputs[0]), "2 gradients of its own for 1 inputs"),
+        (lambda b, inputs, *_: (None, inputs[0]), "returns 2 tensors"),
         (
             lambda b, inputs, *_: b.reduce("sum", inputs[0], [0]),
             "own gradient is f32[4] for the input f32[5, 4]",

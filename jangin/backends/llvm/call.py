@@ -15,7 +15,8 @@ from jangin.runtime.functions import CALL, ENTRY
 
 
 def call_text() -> str:
-    """Return the definition of `CALL`. It calls the function of `take.take_module`."""
+    """Return the text of the function named `CALL`, by which Python calls a model. It checks the arguments by
+    the function of `take.take_module`."""
     return _TEXT
 
 

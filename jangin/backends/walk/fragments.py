@@ -85,8 +85,8 @@ class Fragments:
         self._in_warp = False
 
     def nest(self, s: Stmt) -> Stmt | None:
-        """Return what a lane does in a nest over matrices: an empty statement if it is written already. None
-        if the statement is no such nest, or if it is what this returned.
+        """Return the statement that a lane carries out for a nest over matrices. It is empty if its code is
+        written already. Return None for any other statement, and inside `apart`.
 
         Raises CompileError for a statement that lanes can't do together."""
         if not self._in_warp or self._apart:

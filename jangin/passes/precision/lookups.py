@@ -56,8 +56,8 @@ class _Lookups(Editor):
         return dce(self.rewritten(self.graph))
 
     def follow(self, node: Node) -> None:
-        """Record the 8-bit value of which the node's result is a function, if all its operands are functions of
-        the same one."""
+        """Record the 8-bit value of which the node's result is a function, if all its operands are functions
+        of one."""
         (out,), parts = node.outputs, self.operands(node)
         origins = {self.origin.get(n, n) for n in parts}
         if len(origins) != 1:

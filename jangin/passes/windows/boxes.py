@@ -164,8 +164,8 @@ def _reduce(attrs: Reduce, shapes: Sequence[Sizes], box: Box) -> Needed:
 
 
 def _rows(axes: Sequence[int], attrs: CoreAttributes, shapes: Sequence[Sizes], box: Box) -> Needed | None:
-    """Return what a function needs that reads all elements along `axes`, such as a softmax. Return None if
-    the part cuts one of these axes."""
+    """Return the parts of the operands that a function such as softmax needs, which reads all elements along
+    `axes`. Return None if the result's part cuts one of these axes."""
     if not all(_is_whole(box, axis, shapes[0][axis]) for axis in axes):
         return None
     return Needed(attrs, (box,))
@@ -224,8 +224,8 @@ def _pool(attrs: Pool, shapes: Sequence[Sizes], box: Box) -> Needed | None:
 
 
 def _reshape(attrs: Reshape, shapes: Sequence[Sizes], box: Box) -> Needed | None:
-    """Return what a reshape needs. An axis of the result may be cut only if the operand has the same axis,
-    with as many elements behind it."""
+    """Return the part of the operand that a reshape needs. An axis of the result may be cut only if the
+    operand has the same axis, with as many elements behind it."""
     (shape,), result = shapes, static_shape(attrs.shape)
     if result is None:
         return None

@@ -287,8 +287,8 @@ class CudaMemory(Memory):
             super()._give(name, memory)
 
     def _launch(self, queue: Any) -> None:
-        """Enqueue all launches. Those on addresses that come a second time are recorded, as are those on this
-        memory's own."""
+        """Enqueue all launches. They are recorded if they use this memory's own addresses, or the caller's
+        addresses for the second time."""
         addresses = tuple([self._at[name] for name in self._ends])
         is_new = addresses not in self._graphs
         self._start = self._graphs.pop(addresses, None)

@@ -52,7 +52,7 @@ def serial_line(device: str, speed: int) -> int:
         raise OSError(errno.ENOSYS, "serial lines are read on Linux and macOS alone") from None
     rate = getattr(termios, f"B{speed}", None)
     if rate is None:
-        raise ValueError(f"it has no speed of {speed} bits a second")
+        raise ValueError(f"a serial line has no speed of {speed} bits a second: give another one after @")
     file = os.open(device, os.O_RDONLY | os.O_NOCTTY)
     try:
         tty.setraw(file)

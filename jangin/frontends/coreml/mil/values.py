@@ -47,7 +47,8 @@ class Weights:
         length, start = (int(v) for v in np.frombuffer(data, "<u8", 2, offset + 8))
         if mark != SENTINEL or length < size or start + size > len(data):
             raise CompileError(
-                f"{what} takes {size} bytes, and {name} has {length} for it at {offset}: one of them is damaged"
+                f"{what} takes {size} bytes, and {name} has {length} for it at {offset}: "
+                "one of them is damaged"
             )
         return memoryview(data)[start : start + size]
 

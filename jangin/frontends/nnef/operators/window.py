@@ -31,6 +31,7 @@ from jangin.ops.window import Window, same_pads, steps
 
 Sizes = Sequence[int]
 NONE = (0, 0)
+"""The padding of an axis without padding, in elements before and after it."""
 
 
 def _counts(given: Sequence[Any], rank: int, what: str) -> None:

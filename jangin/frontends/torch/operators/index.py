@@ -138,7 +138,7 @@ def scatter(
     if not include_self:
         neutral_value = {"add": 0.0, "mul": 1.0, "max": float("-inf"), "min": float("inf")}[kind]
         if x.dtype.is_int and kind in ("max", "min"):
-            raise CompileError(f"{reduce} of integers with include_self=False isn't supported")
+            raise CompileError(f"{reduce} of integers with include_self=False is not supported")
         first = b.expand(b.scalar(neutral_value, x.dtype), at.shape)
         x = scatter_elements(b, x, at, first, axis=dim, from_end=False)
     y = scatter_elements(b, x, at, rows, axis=dim, reduction=kind, from_end=False)

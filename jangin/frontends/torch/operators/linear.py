@@ -168,7 +168,8 @@ def solve_triangular(
 def _untold(out: Result, first: int) -> None:
     if any(out.wanted[first:]):
         raise CompileError(
-            "its first result is compiled alone, and the model reads another one: export the model without that"
+            "its first result is compiled alone, and the model reads another one: "
+            "export the model without that"
         )
 
 
