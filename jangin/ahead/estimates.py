@@ -249,8 +249,8 @@ class _Counter:
         return machine.lanes(dtype.bytes) if machine.vector_bytes >= VECTOR_BYTES else 1
 
     def _lanes_of(self, e: Expr) -> int:
-        """Return how many elements of an operation one instruction takes. A product of numbers that were
-        widened takes as many as there are in a register before."""
+        """Return how many elements of an operation one instruction takes. It takes as many numbers as
+        a register holds. If a product's factors were widened, it takes as many as before widening."""
         if isinstance(e, Binary):
             widened = e.op == "mul" and not e.dtype.is_float
             a = e.a.a if widened and isinstance(e.a, Cast) else e.a

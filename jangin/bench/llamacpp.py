@@ -64,10 +64,10 @@ def _library() -> Any:
 
 
 def llama_cpp(job: Job) -> Engine:
-    """Return llama.cpp, which reads the job's tokens behind as many others as the job's cache has.
+    """Return llama.cpp, which reads the job's tokens and returns the last token's logits.
 
-    The others are its own, because llama.cpp takes no cache from outside. It returns the last token's logits
-    if there are no others, and else nothing that could be compared."""
+    If the job has a cache of earlier tokens, llama.cpp first reads as many tokens of its own, because it
+    takes no cache from outside. It then returns nothing, because its logits can't be compared."""
     if Path(job.model).suffix != ".gguf":
         raise ValueError("llama.cpp takes a .gguf file")
     feeds = job.feeds()

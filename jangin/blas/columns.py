@@ -120,7 +120,7 @@ class Totals:
         return block(*stores)
 
     def within(self, *work: Stmt) -> Stmt:
-        """Return work with the sums, which begin with 0."""
+        """Return statements that set the sums to 0 and then do the work. The sums exist only inside."""
         cleared = (self.put(c, zero(self.parts, self.dtype)) for c in range(self.many))
         return Alloc(self.buffer, block(*cleared, *work))
 
@@ -136,8 +136,8 @@ def summed(
     ways: int = 1,
 ) -> Stmt:
     """Return a loop that adds the terms of each column to its total, by `vectors` vectors of partial sums
-    each. `beside` is done for each index too. The vectors lie in so many `ways` along the column: one half of
-    them goes through its second half if there are two."""
+    each. `beside` is done for each index too. If there are two `ways`, half of the vectors go through the
+    column's first half, and the others through its second half."""
     width, many, parts = lanes(totals.dtype) // totals.parts, range(totals.many), range(totals.parts)
     shape = (*map(const, (totals.many, totals.parts, vectors, width)),)
     sums = Buffer(f"{name}s", totals.dtype, shape, "register")

@@ -212,7 +212,7 @@ class Product:
         return land(is_small, is_dense)
 
     def _reached(self, row: Expr, end: Expr, column: Expr, beyond: Expr, work: Stmt) -> Stmt:
-        """Return work that is done if the triangle that is written has an element of these rows and
+        """Return a statement that does the work if the written triangle has an element in these rows and
         columns."""
         if not self.triangle:
             return work

@@ -69,7 +69,7 @@ def element(parts: int, buffer: Buffer, *index: Expr) -> Value:
 
 
 def number(value: Expr | Number) -> Number:
-    """Return a number, which may be real so far."""
+    """Return a number as a complex one. A real number gets the imaginary part 0."""
     return value if isinstance(value, Number) else Number(value, const(0, value.dtype))
 
 

@@ -157,8 +157,8 @@ def _studied(asked: StudySettings, output: Path, settings: Settings, baseline: s
 
 
 def _report(output: Path, rows: Sequence[Row], baseline: str, interrupted: bool) -> None:
-    """Write the report of a study's folder, and print its tables. The baseline is the first that is there of
-    the chosen one, `BASELINE` and the peers."""
+    """Write the report of a study's folder, and print its tables. The baseline is the chosen engine. If
+    none was chosen, it is `BASELINE`, or else the first peer of the study."""
     console, engines = terminal(), recorded_engines(output)
     peers = (e for e in (BASELINE, *engines) if e in engines and e not in OURS)
     base = baseline or next(peers, engines[0])

@@ -41,7 +41,8 @@ class Packing:
 
     @property
     def layout(self) -> tuple[tuple[int, ...] | int, ...]:
-        """The fields that change where a number lies, but not the number."""
+        """The fields that say where each number lies. `rounded` isn't among them, because it changes the
+        number."""
         layout = self.perm, self.axis, self.groups, self.width
         return (*layout, self.terms) if self.terms > 1 else layout
 

@@ -352,7 +352,7 @@ class WgslWriter(Functions):
         return self.op(text, dtype, 1, state)
 
     def _half(self, place: Place, i: str, bits: str, state: str) -> Value:
-        """Return a 16-bit number by its bits, and keep its value. Only one of the two is used mostly."""
+        """Return a 16-bit number by its bits, and keep its value too. Usually only one of them is used."""
         loaded = self.op(bits, F16, 1, state)
         if not place.base:
             self.helper("float_of_half")

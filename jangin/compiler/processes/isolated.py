@@ -128,7 +128,7 @@ class Apart:
 
     In the `background` these processes only get the time of the processor that no other process needs. They
     also finish a compilation for the cache after this process has ended, unless Ctrl-C ended it. `requested`
-    is called when they have the request, and needn't this process for it any more."""
+    is called when they have the request, which they can then finish without this process."""
 
     def __init__(
         self, at_once: bool = False, background: bool = False, requested: Callable[[], object] | None = None

@@ -68,7 +68,7 @@ def _embedding_bag(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the sum (mode 0), mean (1) or maxima (2) of the rows of each bag. A bag begins at its offset.
     Indices that are `padding_idx` don't count. The bags of indices, their sizes, and the rows that have
-    the maxima come too."""
+    the maxima are returned too."""
     starts = offsets[:-1] if include_last_offset else offsets
     bags, count = starts.shape[0], indices.shape[0]
     rows, kept = weight[indices], indices != padding_idx

@@ -68,7 +68,7 @@ def all_distances(plan: Plan) -> dict[Pair, int]:
 
 
 def bytes_between(plan: Plan, over: Mapping[Pair, int], first: int, last: int) -> int:
-    """Return the bytes that the buffers of some launches take if no other launch had any. For `over` see
+    """Return the bytes of the arena that the launches from `first` to `last` would need alone. For `over` see
     `placed`. The plan's sizes must be known."""
     items = [
         Item(b.name, aligned(b.bytes or 0), max(first, b.live[0]), min(last, b.live[1]))

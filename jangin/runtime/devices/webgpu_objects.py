@@ -159,8 +159,10 @@ def _write(opened: Opened, to: Buffer, array: Array) -> None:
 
 
 def _map(opened: Opened, staged: Any) -> None:
-    """Wait for a buffer. wgpu's thread that waits for the device ends as soon as the device is destroyed. The
-    call then fails by an error of the thread, or nobody else asks the device whether it is done."""
+    """Wait until a buffer can be read. Raises Error if the device is lost.
+
+    A thread of wgpu asks the device whether it is done. It ends if the device is destroyed, so this function
+    asks too."""
     try:
         promise = staged.map_async(wgpu.MapMode.READ)
         while not promise._thread_event.wait(PATIENCE):

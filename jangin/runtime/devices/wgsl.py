@@ -193,8 +193,8 @@ class Shader:
         return [c for n in range(1, len(own) + 1) for c in combinations(own, n)]
 
     def form(self, text: str, bindings: Bindings, features: Collection[str]) -> str:
-        """Return the form for adapters with these features of a text without them, whose integers may
-        differ."""
+        """Return the form of a shader's text for adapters with these features. `text` is the form without
+        features, and its integers may differ from this shader's."""
         for plain, second in self._halves(bindings) if F16 in features else ():
             assert plain in text, plain
             text = text.replace(plain, second)

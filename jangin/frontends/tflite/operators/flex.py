@@ -90,7 +90,8 @@ def _signed(value: int) -> int:
 
 @lowers("FlexReluGrad")
 def relu_grad(c: Call) -> Tensor:
-    """Return the gradients of a relu's result, input 0, times whether its features, input 1, are above 0."""
+    """Return the gradients of a relu's result (input 0), times 1 if its features (input 1) are above 0, else
+    times 0."""
     if static_shape(c.x().shape) != static_shape(c.x(1).shape):
         raise CompileError(f"gradients {c.x()} of features {c.x(1)}: both must have one shape")
     return c.b.map(lambda g, x: g * cast(g.dtype, x > 0), c.x(), c.x(1))
