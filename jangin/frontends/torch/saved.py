@@ -29,8 +29,8 @@ FOLLOWERS = frozenset({
 
 def channels_last(graph: Graph, hidden: Collection[int]) -> set[Node]:
     """Return the results that kernels write channels-last. Only results that appear at the places `hidden`
-    alone are considered. Kernels write images of several pixels so that convolutions and pools give or
-    read, or that elementwise operators make of these."""
+    alone are considered. The returned results are images of several pixels that convolutions
+    and pools give or read, or that elementwise operators make of these."""
     marked: set[Node] = set()
     for node in graph.nodes:
         if node.op != "call_function":
