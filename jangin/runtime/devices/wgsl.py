@@ -275,7 +275,7 @@ def extent(groups: int) -> tuple[int, int]:
 
 def launch_numbers(tasks: int, groups: int, stride: int, first: int = 0, rounds: int = 1) -> dict[str, Any]:
     """Return the numbers that a launch gives its shader to divide tasks among groups, by their names in
-        `SHARES`."""
+    `SHARES`."""
     share = -(-tasks // max(1, groups))
     return {
         "tasks": tasks,
