@@ -559,7 +559,7 @@ def test_a_wrong_gradient_of_its_own_is_said() -> None:
         (lambda b, inputs, *_: (None, inputs[0]), "returns 2 tensors"),
         (
             lambda b, inputs, *_: b.reduce("sum", inputs[0], [0]),
-            "own gradient is f32[4] for the input f32[5, 4]",
+            "own gradient of the input f32[5, 4] is f32[4]",
         ),
     ):
         own = jangin.operator("Rounded", domain="mine", gradient=made)(rounded)

@@ -49,7 +49,7 @@ def entry_module(plan: Plan, target: Target) -> str:
                 try:
                     launches.write(launch)
                 except ValueError as error:
-                    raise ValueError(f"{error} of plan {plan.name!r}") from None
+                    raise ValueError(f"plan {plan.name!r}: {error}") from None
 
         write(plan.launches[: plan.tested])
         w.call(leave, pool)
