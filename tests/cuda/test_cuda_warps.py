@@ -336,7 +336,7 @@ def test_what_lanes_have_no_code_for() -> None:
     ):
         with pytest.raises(CompileError, match=re.escape(error)):
             source(product("bf16", BY_TERMS, old, new), resolve("cuda:sm_80"))
-    with pytest.raises(CompileError, match="matrices of f32 .* no instruction of cuda:sm_75 multiplies"):
+    with pytest.raises(CompileError, match=r"matrices of f32 .* no instruction of cuda:sm_75 multiplies"):
         source(product("bf16", BY_TERMS), resolve("cuda:sm_75"))
 
 

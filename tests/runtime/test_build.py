@@ -73,7 +73,7 @@ def test_no_scalar_code() -> None:
             outputs=["x"],
             symbols=[(N, (1, 4))],
         )
-        with pytest.raises(ValueError, match="plan 'test': the size .* can't be computed"):
+        with pytest.raises(ValueError, match=r"plan 'test': the size .* can't be computed"):
             entry_module(made, V2)
 
 
