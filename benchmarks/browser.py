@@ -179,15 +179,20 @@ def _held(pid: int) -> int:
 
 def packed(model: Model, folder: Path, npm: Path) -> None:
     """Write a page's files: the model for all engines, and random inputs."""
-    sizes = dict(model.sizes) or None
     folder.mkdir(parents=True, exist_ok=True)
-    jangin.emit(model.path, "web", "webgpu+wasm32", sizes, name="model").save(folder, force=True)
     shutil.copy(model.path, folder / "model.onnx")
     shutil.copy(Path(__file__).with_name("browser_layers.mjs"), folder / "layers.mjs")
     with tempfile.TemporaryDirectory() as own:
         plain = browser_layers.folded(model.path, model.sizes, Path(own, "model.onnx"))
     browser_layers.Layers(plain).save(folder)
     (folder / "npm").symlink_to(npm.resolve())
+    paged(model, folder, "webgpu+wasm32")
+
+
+def paged(model: Model, folder: Path, target: str = "webgpu") -> None:
+    """Write a page's files for Jangin alone: the model, and random inputs."""
+    sizes = dict(model.sizes) or None
+    jangin.emit(model.path, "web", target, sizes, name="model").save(folder, force=True)
     (folder / "index.html").write_text(PAGE)
     random, listed = np.random.default_rng(0), []
     for n, given in enumerate(jangin.compile(model.path, shapes=sizes).inputs):
@@ -208,11 +213,23 @@ def ask(folder: Path, engines: Sequence[str], turns: int) -> dict[str, Any]:
 
 def distance(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float:
     """Return the largest difference of two engines' outputs, as a share of the largest value."""
-    worst = 0.0
+    shares = []
     for a, b in zip(ours["outputs"], theirs["outputs"], strict=True):
         x, y = np.array(a), np.array(b)
-        worst = max(worst, float(np.abs(x - y).max() / max(np.abs(y).max(), 1e-30)))
-    return worst
+        shares.append(np.abs(x - y).max() / max(np.abs(y).max(), 1e-30))
+    return float(np.max(shares))
+
+
+def difference(model: Model, folder: Path) -> float:
+    """Return how far the page's outputs are from native code's, as a share of the largest value."""
+    paged(model, folder)
+    said, feeds = ask(folder, [OURS], 0)[OURS], {}
+    native = jangin.compile(model.path, shapes=dict(model.sizes) or None)
+    for n, given in enumerate(native.inputs):
+        array = np.fromfile(folder / f"input{n}", np.dtype(given.dtype))
+        feeds[given.name] = array.reshape([int(d) for d in given.shape])
+    expected = [y.reshape(-1) for y in native.run(feeds).values()]
+    return distance(said, {"outputs": expected})
 
 
 class Measuring:

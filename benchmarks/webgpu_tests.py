@@ -2,15 +2,18 @@
 
     npm install webgpu --prefix FOLDER
     python benchmarks/webgpu_tests.py --dawn FOLDER/node_modules/webgpu [--folder reports] [--save]
+    python benchmarks/webgpu_tests.py --only models browser --save
 
-wgpu takes the first adapter, such as Mesa's lavapipe. Dawn takes Chromium's SwiftShader. `--folder` keeps
-pytest's reports, and the next call makes what is missing or failed. `--save` writes
-benchmarks/results/webgpu_tests.json.
+wgpu takes the first adapter, such as Mesa's lavapipe. Dawn and Chromium take SwiftShader. `--folder` keeps
+the reports, and the next call makes what is missing or failed. Each whole model has a process of its own.
+benchmarks/make_models.py makes the browser's models. `--save` writes benchmarks/results/webgpu_tests.json, in
+which tables that weren't made stay.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -19,7 +22,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from sections import Section, Table
+import browser
+from sections import FOLDER, Section, Table
 
 ROOT = Path(__file__).resolve().parent.parent
 NODES = {"wgpu": "wgpu on an adapter", "dawn": "packages by Dawn"}
@@ -27,9 +31,19 @@ NODES = {"wgpu": "wgpu on an adapter", "dawn": "packages by Dawn"}
 TESTS = {
     "wgpu": ["test_webgpu_nodes.py", "-k", "TestNodesWebGPU"],
     "dawn": ["test_webgpu_nodes.py", "-k", "TestNodesDawn"],
-    "models": ["test_webgpu_models.py"],
 }
 """The tests of each report, in tests/webgpu."""
+MODELS = "tests/webgpu/test_webgpu_models.py"
+LIMIT = 3600
+"""The most seconds of a model's test. On a busy machine, VGG-19 takes longer than other tests may."""
+NODE, MODEL, PAGE = "ONNX's node tests", "model on an adapter", "model in Chromium"
+TOLD = {
+    NODE: "`python benchmarks/webgpu_tests.py`. ONNX's official runner runs the node tests. wgpu runs on "
+    "Mesa's lavapipe. Dawn runs npm packages on SwiftShader, and its compiler Tint sees every shader:",
+    MODEL: "Whole models on lavapipe, with the largest difference as a share of the largest value:",
+    PAGE: "Whole models in Chromium on SwiftShader, likewise:",
+}
+"""The tables by the title of their first column, and what is told before them."""
 
 
 def report(name: str, folder: Path, dawn: Path | None) -> ElementTree.Element:
@@ -49,6 +63,37 @@ def report(name: str, folder: Path, dawn: Path | None) -> ElementTree.Element:
                     suite[n] = made.get(_test(case), case)
         whole.write(path)
     return whole.getroot()
+
+
+def on_adapter(folder: Path) -> Table:
+    """Run the test of each whole model that has no report yet or has failed, and return how all of them
+    ended."""
+    asked = [sys.executable, "-m", "pytest", MODELS, "--collect-only", "-m", "slow"]
+    listed = subprocess.run([*asked, "-n", "0"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    rows = []
+    for test in (line for line in listed.splitlines() if line.startswith(MODELS)):
+        name = test.rpartition("[")[2].rstrip("]")
+        path = folder.resolve() / f"model_{name}.xml"
+        if not path.exists() or any(map(failed, ElementTree.parse(path).iter("testcase"))):
+            _run([test, "-n", "0", f"--timeout={LIMIT}"], path, None)
+        if not path.exists():
+            rows.append([name, "not finished", ""])
+            continue
+        for case in ElementTree.parse(path).iter("testcase"):
+            told = {p.get("name"): p.get("value", "") for p in case.iter("property")}
+            rows.append([name, "failed" if failed(case) else "passed", told.get("difference", "")])
+    return Table([MODEL, "", "difference to native code"], rows)
+
+
+def in_chromium(folder: Path) -> Table:
+    """Run each of the browser's models that has no report yet, and return the differences."""
+    rows = []
+    for name in browser.MODELS:
+        path = folder.resolve() / f"page_{name}.json"
+        if not path.exists():
+            path.write_text(json.dumps(browser.difference(browser.ALL[name], folder / name)))
+        rows.append([browser.ALL[name].title, f"{json.loads(path.read_text()):.0e}"])
+    return Table([PAGE, "difference to native code"], rows)
 
 
 def _run(tests: Sequence[str], path: Path, dawn: Path | None) -> None:
@@ -87,43 +132,37 @@ def nodes(counts: Mapping[str, Counter[str]]) -> Table:
     why = [name for name, _ in reasons.most_common() if name not in ("passed", "failed")]
     rows = [[name, *(f"{one[name]:,}" for one in counts.values())] for name in ("passed", *why, "failed")]
     rows.append(["all", *(f"{one.total():,}" for one in counts.values())])
-    return Table(["ONNX's node tests", *(NODES[name] for name in counts)], rows)
+    return Table([NODE, *(NODES[name] for name in counts)], rows)
 
 
-def models(cases: ElementTree.Element) -> Table:
-    rows = []
-    for case in cases.iter("testcase"):
-        told = {p.get("name"): p.get("value", "") for p in case.iter("property")}
-        if name := told.get("model"):
-            rows.append([name, "failed" if failed(case) else "passed", told.get("difference", "")])
-    return Table(["model on an adapter", "", "difference to native code"], rows)
+def kept(made: Sequence[Table]) -> Section:
+    """Return the section of these tables, and of others that were saved before."""
+    path = FOLDER / "webgpu_tests.json"
+    before = Section.load(path).parts if path.exists() else []
+    tables = {t.columns[0]: t for t in (*before, *made) if isinstance(t, Table)}
+    parts: list[str | Table] = []
+    for title in (title for title in TOLD if title in tables):
+        parts += [TOLD[title], tables[title]]
+    return Section("WebGPU's tests", parts)
 
 
 def main() -> None:
     kind = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=kind)
+    names = [*TESTS, "models", "browser"]
     parser.add_argument("--dawn", type=Path, help="the folder of npm's package webgpu")
-    parser.add_argument("--only", nargs="+", default=[*TESTS], choices=[*TESTS], help="these reports")
-    parser.add_argument("--folder", type=Path, default=Path("reports"), help="for pytest's reports")
+    parser.add_argument("--only", nargs="+", default=names, choices=names, help="these reports")
+    parser.add_argument("--folder", type=Path, default=Path("reports"), help="for the reports")
     parser.add_argument("--save", action="store_true", help="keep the outcomes in benchmarks/results")
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    names = [name for name in args.only if name != "dawn" or args.dawn]
-    reports = {name: report(name, args.folder, args.dawn) for name in names}
-    parts: list[str | Table] = []
-    if counted := {name: outcomes(reports[name]) for name in names if name in NODES}:
-        told = (
-            "`python benchmarks/webgpu_tests.py`. ONNX's official runner runs the node tests. wgpu runs on "
-            "Mesa's lavapipe. Dawn runs npm packages on SwiftShader, and its compiler Tint sees every shader:"
-        )
-        parts += [told, nodes(counted)]
-    if "models" in reports:
-        told = "Whole models on the adapter, with the largest difference as a share of the largest value:"
-        parts += [told, models(reports["models"])]
-    made = Section("WebGPU's tests", parts)
-    print(*map(str, made.parts), sep="\n\n")
+    asked = [name for name in args.only if name in NODES and (name != "dawn" or args.dawn)]
+    made = [nodes({n: outcomes(report(n, args.folder, args.dawn)) for n in asked})] if asked else []
+    made += [on_adapter(args.folder)] if "models" in args.only else []
+    made += [in_chromium(args.folder)] if "browser" in args.only else []
+    print(*map(str, made), sep="\n\n")
     if args.save:
-        print(made.save("webgpu_tests"))
+        print(kept(made).save("webgpu_tests"))
 
 
 if __name__ == "__main__":

@@ -74,12 +74,13 @@ def basic_pitch() -> Case:
     return path, {}, [{"": sound}]
 
 
-LIGHT = ("bvlc_alexnet", "densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet",
-         "squeezenet", "vgg19", "zfnet512")  # fmt: skip
+SMALL = ("squeezenet", "shufflenet")
+LARGE = ("inception_v1", "densenet121", "inception_v2", "resnet50", "bvlc_alexnet", "zfnet512", "vgg19")
 MODELS: dict[str, Callable[[], Case]] = {
-    **{name: light(name) for name in LIGHT},
-    "efficientnet": efficientnet, "magika": magika, "minilm": minilm, "basic_pitch": basic_pitch,
+    "basic_pitch": basic_pitch, "magika": magika, **{name: light(name) for name in SMALL},
+    "efficientnet": efficientnet, "minilm": minilm, **{name: light(name) for name in LARGE},
 }  # fmt: skip
+"""The models, the smallest first."""
 
 
 def named(exe: Any, feeds: dict[str, Any]) -> dict[str, Any]:
@@ -99,5 +100,6 @@ def test_a_model(name: str, record_property: Callable[[str, object], None]) -> N
             worst = float(np.abs(made[output] - want).max()) / scale
             print(f"{name}: {output} differs by {worst:.1e} of the largest value", file=sys.stderr)
             differences.append(worst)
-            assert worst <= CLOSE, (name, output, worst)
-    record_property("difference", f"{max(differences):.0e}")
+    largest = float(np.max(differences))
+    record_property("difference", f"{largest:.0e}")
+    assert largest <= CLOSE
