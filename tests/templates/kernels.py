@@ -9,8 +9,8 @@ import numpy as np
 
 from jangin.ir import te
 from jangin.ir.core import Conv, CoreAttributes, MatMul, Pool, Softmax
-from jangin.ir.dtype import F32
-from jangin.ir.expr import Buffer, Const, Expr, Var, const
+from jangin.ir.dtype import F32, DType
+from jangin.ir.expr import Buffer, Const, Expr, Var, cast, const
 from jangin.ir.graph import Array
 from jangin.ir.interpret import evaluate_stage, run_func
 from jangin.ir.loop import Func
@@ -75,6 +75,15 @@ def pool(
 
 def matmul(a: Sequence[Size], b: Sequence[Size], *, transposed: bool = False) -> Built:
     return node(MatMul(transpose_a=False, transpose_b=transposed), [buffer("x", *a), buffer("w", *b)])
+
+
+def narrow_matmul(rows: int, terms: int, columns: int, dtype: DType) -> Built:
+    """Return a product with weights of a smaller type, which become f32 where they are multiplied."""
+    x, w = buffer("x", rows, terms), Buffer("w", dtype, dims(terms, columns))
+    i, j, k = Var("i0"), Var("i1"), Var("k0")
+    axes = te.Axis(i, const(rows)), te.Axis(j, const(columns))
+    product, sums = x[i, k] * cast(F32, w[k, j]), (te.Axis(k, const(terms)),)
+    return (te.Stage(buffer("out", rows, columns), axes, product, sums, "sum"),), [x, w]
 
 
 def small_matmul(dot: Product, rows: int, terms: int, columns: int, *, transposed: bool = False) -> Built:

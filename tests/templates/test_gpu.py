@@ -11,7 +11,7 @@ import pytest
 
 from jangin.ir import te
 from jangin.ir.core import Map, Normalize, Reduce, Softmax, Transpose
-from jangin.ir.dtype import F32
+from jangin.ir.dtype import BF16, F16, F32, I8, DType
 from jangin.ir.expr import Var, call, const, land, select
 from jangin.ir.groups import grouped, shared_layout, threads
 from jangin.ir.interpret import run_func
@@ -34,6 +34,7 @@ from .kernels import (
     buffer,
     conv,
     matmul,
+    narrow_matmul,
     node,
     packed,
     pool,
@@ -163,6 +164,13 @@ def test_neighbours_read_neighbouring_columns_of_few_rows(rows: int) -> None:
     made = choose(wanted, templates=TEMPLATES)
     assert made.params["bk"] == 0 and made.params["tx"] * made.params["tn"] >= 64
     assert rows <= made.params["ty"] * made.params["tm"] < rows + 4
+
+
+@pytest.mark.parametrize("dtype", [F16, BF16, I8])
+def test_numbers_smaller_than_words_have_no_tiles_for_few_rows(dtype: DType) -> None:
+    """Neighbours that read four such numbers each take longer than a group that shares panels."""
+    wanted = workload(narrow_matmul(1, 2048, 4096, dtype), constants=["w"], target=WEBGPU)
+    assert choose(wanted, templates=TEMPLATES).params.get("bk") != 0
 
 
 def test_large_windows_share_their_loads() -> None:
