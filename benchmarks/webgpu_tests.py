@@ -35,7 +35,7 @@ TESTS = {
 """The tests of each report, in tests/webgpu."""
 MODELS = "tests/webgpu/test_webgpu_models.py"
 LIMIT = 3600
-"""The most seconds of a model's test. On a busy machine, VGG-19 takes longer than other tests may."""
+"""The most seconds of a model's test. On a busy machine, large models take longer than other tests may."""
 NODE, MODEL, PAGE = "ONNX's node tests", "model on an adapter", "model in Chromium"
 TOLD = {
     NODE: "`python benchmarks/webgpu_tests.py`. ONNX's official runner runs the node tests. wgpu runs on "
