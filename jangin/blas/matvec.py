@@ -69,8 +69,10 @@ def _by_rows(k: Kernel) -> Tensor:
         before = before + turns * abreast
     work = block(start, If(is_some(alpha), block(*columns)))
     rows = (m + tasks - 1) // maximum(tasks, const(1))
-    rows = (rows + out.width - 1) // out.width * out.width
-    return k.nest("alpha a x beta y", For(task, tasks, Let(own, rows, work), "parallel"), "y")
+    rows = maximum((rows + out.width - 1) // out.width, const(1)) * out.width
+    # Tasks of whole vectors may be fewer.
+    body = For(task, (m + rows - 1) // rows, Let(own, rows, work), "parallel")
+    return k.nest("alpha a x beta y", body, "y")
 
 
 def _by_columns(k: Kernel) -> Tensor:

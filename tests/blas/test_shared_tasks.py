@@ -1,0 +1,63 @@
+"""Tasks that threads share: each element of a result is written by one of them, for any number of threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from repeatable import RNG
+
+from jangin.blas import dense, matvec
+from jangin.blas.kernel import Kernel
+from jangin.blas.table import routine_of
+from jangin.ir.core import LoopNest
+from jangin.ir.expr import Buffer, const
+from jangin.ir.interpret import run_func
+from jangin.ir.loop import For, Func, Let
+from jangin.runtime.sizes import Evaluator
+from jangin.targets import resolve
+
+OPTIONS = {"gemv": {"trans": "N"}, "gemm": {"transa": "N", "transb": "T"}}
+
+
+def writers(name: str, letter: str, threads: int, m: int, n: int) -> list[np.ndarray]:
+    """Return which elements of the result each task writes. Factors of 0 let it write without reading."""
+    machine = resolve("x86-64-v3").machine
+    graph = Kernel(routine_of(name, letter), letter, OPTIONS[name], machine, threads).graph()
+    (node,) = (node for node in graph.nodes if isinstance(node.attrs, LoopNest))
+    body = node.of(LoopNest).body
+    assert isinstance(body, For) and body.kind == "parallel"
+    sizes = {v.name: {"m": m, "n": n, "k": 1}.get(v.name, m + n) for v in graph.symbols}
+    value = Evaluator({v: sizes[v.name] for v in graph.symbols})
+    names = [*(f"x{i}" for i in range(len(node.inputs))), "out"]
+    buffers = [
+        Buffer(name, graph.dtype(of), graph.shape(of))
+        for name, of in zip(names, (*node.inputs, *node.outputs), strict=True)
+    ]
+    arrays = {b.name: np.zeros([value(d) for d in b.shape], b.dtype.numpy) for b in buffers}
+    written = []
+    for task in range(value(body.extent)):
+        arrays["out"] = np.full_like(arrays["out"], np.nan)
+        one = Let(body.var, const(task), body.body)
+        run_func(Func("one", tuple(buffers), 1, tuple(graph.symbols.items()), one), dict(arrays), sizes)
+        written.append(~np.isnan(arrays["out"]))
+    return written
+
+
+@pytest.mark.parametrize("letter", "sc")
+def test_tasks_of_gemv(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of a task are whole vectors, so there may be fewer tasks than threads."""
+    monkeypatch.setattr(matvec, "LEAST", 4)
+    for threads in (1, 8, 23):
+        for m in (0, 17, 65, int(RNG.integers(2, 100))):
+            counts = np.sum(writers("gemv", letter, threads, m, 1), axis=0, dtype=int)
+            assert (counts == 1).all() if m else not counts.any(), (threads, m)
+
+
+@pytest.mark.parametrize("letter", "sd")
+def test_tasks_of_gemm(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "WORTH", 1)
+    monkeypatch.setattr(dense, "PANELS", 2)
+    for threads in (1, 3, 8):
+        m, n = (int(size) for size in RNG.integers(1, 60, 2))
+        counts = np.sum(writers("gemm", letter, threads, m, n), axis=0, dtype=int)
+        assert (counts[:, :m] == 1).all() and not counts[:, m:].any(), (threads, m, n)
