@@ -162,7 +162,7 @@ def attention(
     if scale is None:
         if not isinstance(q.shape[3], Const):
             raise CompileError(f"the head size of {q} must be known, or the scale given", q.shape[-1:])
-        scale = 1 / math.sqrt(q.shape[3].value)
+        scale = _scale_of(q.shape[3])
     dtype = dtype or (F64 if q.dtype is F64 else F32)
     placed = window.mask(b, q.shape[2], k.shape[2], past, valid)
     masks = tuple(m for m in (mask, placed) if m is not None)
@@ -177,6 +177,11 @@ def attention(
     mixed = b.matmul(_sharing(b, weights, v.shape[1]), b.cast(v, dtype))
     y = b.cast(b.reshape(mixed, (*q.shape[:3], v.shape[3])), q.dtype)
     return Attended(y, products, weights, scores)
+
+
+def _scale_of(size: Const) -> float:
+    """Return the default scale of heads of a size. Heads without numbers have scores of 0 by any scale."""
+    return 1 / math.sqrt(max(1, size.value))
 
 
 class Kept(NamedTuple):
@@ -224,7 +229,8 @@ def attend_one(b: Builder, q: Tensor, past: tuple[Kept, Kept], own: tuple[Tensor
     batch, before, groups, size = keys.numbers.shape
     if not isinstance(size, Const):
         raise CompileError(f"the head size of {q} must be known", q.shape[-1:])
-    shared = _sharing(b, b.map(lambda v: v * (1 / math.sqrt(size.value)), q), groups)
+    scale = _scale_of(size)
+    shared = _sharing(b, b.map(lambda v: v * scale, q), groups)
     lead, width = shared.shape[:3], own[1].shape[3]
 
     def product(bufs: Sequence[Buffer], at: Sequence[Expr], k: Sequence[Expr]) -> Expr:
