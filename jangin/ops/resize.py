@@ -262,6 +262,12 @@ def resize(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor
     lines = [n for n in lines if n.changes]
     if not lines:
         return x
+    if any(is_const(n.out, 0) for n in lines):  # positions in the input would be divided by 0
+        sizes = {n.axis: n.out for n in lines}
+        shape = [sizes.get(axis, size) for axis, size in enumerate(x.shape)]
+        return b.compute(x.dtype, shape, (), lambda *_: const(0, x.dtype))
+    if any(is_const(n.size, 0) for n in lines):
+        raise CompileError(f"{x} has an axis without entries, which can't be resized to more")
     if style.mode == "nearest":
         y = _nearest(b, x, lines, style)
     elif style.antialias:

@@ -100,3 +100,14 @@ def test_errors() -> None:
         run("Resize", [X, None, np.array((1, 1, 2, 2), np.float32)], 13)
     with pytest.raises(CompileError, match="'area'"):
         run("Resize", [X], 13, mode="area", constants=scales(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize("antialias", [0, 1])
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_axes_without_entries(mode: str, antialias: int) -> None:
+    """A result without elements needs no positions. An empty axis has nothing for others."""
+    how = {"mode": mode, "antialias": antialias if mode != "nearest" else 0}
+    (y,) = run("Resize", [f32(1, 2, 3, 2)], 18, constants={3: ints(1, 2, 0, 4)}, **how)
+    assert y.shape == (1, 2, 0, 4)
+    with pytest.raises(CompileError, match="without entries"):
+        run("Resize", [f32(1, 2, 0, 2)], 18, constants={3: ints(1, 2, 4, 4)}, **how)
