@@ -57,7 +57,8 @@ def make_plan(
     launches, funcs, calls, nodes = [], {}, {}, []
     packings: dict[str, tuple[str, Packing]] = {}
     scratch: dict[str, Expr] = {}
-    aliases, places = views(graph), {**graph.updates, **overwritten(graph)}
+    whole = replace(graph, constants=constants)  # a result lies over no constant
+    aliases, places = views(graph), {**graph.updates, **overwritten(whole)}
     for node in graph.nodes:
         if node.op == "kernel":
             kernel, args = scheduled[node.outputs[0]]

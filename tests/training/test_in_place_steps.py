@@ -175,6 +175,32 @@ def test_gradients_lie_over_what_only_they_read(threads: int, monkeypatch: pytes
     assert small <= large - each + 512, "the gradient beside them, apart from small values"
 
 
+class Shifted(nn.Module):
+    """A layer whose results meet a constant of their shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.last = nn.Linear(7, 33), nn.Linear(33, 5)
+        self.register_buffer("constant", torch.rand(19, 33))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h, c = self.first(x), self.constant
+        result: torch.Tensor = self.last((c - h).softmax(-1) * c + c.exp() * h)
+        return result
+
+
+def test_no_gradient_lies_over_a_constant() -> None:
+    """A constant is never overwritten, though a later step reads it and no later kernel does."""
+    example = np.zeros((19, 7), np.float32), np.arange(19) % 5
+    task = Task(Shifted(), "cross_entropy", example, None, Options(None))
+    model = task.trainable()
+    step = StepBuilder(model, *task.added).updated([optim.SGD(0.1)], dict.fromkeys(model.parameters, 0))
+    plan = plan_of(step)
+    verify_plan(plan)
+    assert any(b.base and plan.buffer(b.base).kind == "arena" for b in plan.buffers)
+
+
 def test_the_verifier_refuses_a_reader_of_what_was_overwritten() -> None:
     example = np.zeros((19, 7), np.float32), np.arange(19) % 5
     task = Task(wide_layers(), "cross_entropy", example, None, Options(None))
