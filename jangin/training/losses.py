@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from jangin.ir.dtype import I32
-from jangin.ir.expr import Const, Expr, call, cast, const, eq, maximum, ne, select
+from jangin.ir.dtype import I32, I64
+from jangin.ir.expr import Const, Expr, call, cast, const, eq, maximum, select
 from jangin.ir.graph import CompileError, static_shape
 from jangin.ir.simplify import simplify
 from jangin.ops.axes import product
@@ -84,7 +84,7 @@ def nll(b: Builder, y: Tensor, target: Tensor, ignored: int = IGNORED, smoothing
     `smoothing` is the share of each label that is spread over all classes."""
     if not target.dtype.is_int or target.shape != (*y.shape[:1], *y.shape[2:]):
         raise CompileError(f"labels {target} for an output {y}: they must be integers, an axis fewer")
-    kept = b.map(lambda t: select(eq(t, ignored), const(0, t.dtype), t), target)
+    kept = b.map(lambda t: select(_is_ignored(t, ignored), const(0, t.dtype), t), target)
     in_range(b, target, y.shape[1], from_end=False, ignored=ignored)
     places = b.reshape(kept, (*y.shape[:1], const(1), *y.shape[2:]))
     at = b.reshape(take_along(b, y, places, 1), target.shape)
@@ -93,14 +93,21 @@ def nll(b: Builder, y: Tensor, target: Tensor, ignored: int = IGNORED, smoothing
         total = b.reduce("sum", y, [1])
         share = cast(y.dtype, y.shape[1])
         each = b.map(lambda v, t: v * (1 - smoothing) - t * smoothing / share, each, total)
-    counted = b.map(lambda v, t: select(eq(t, ignored), const(0, v.dtype), v), each, target)
+    counted = b.map(lambda v, t: select(_is_ignored(t, ignored), const(0, v.dtype), v), each, target)
     count = _kept(b, y, target, ignored)
     return b.map(lambda v, n: v / n, b.reduce("sum", counted, range(target.rank)), count)
 
 
+def _is_ignored(label: Expr, ignored: int) -> Expr:
+    """Return whether a label is ignored. In bytes, -100 would be the label 156."""
+    return eq(cast(I64, label), ignored)
+
+
 def _kept(b: Builder, y: Tensor, target: Tensor, ignored: int) -> Tensor:
     """Return the number of labels that count."""
-    return b.reduce("sum", b.map(lambda t: cast(y.dtype, ne(t, ignored)), target), range(target.rank))
+    zero, one = const(0, y.dtype), const(1, y.dtype)
+    counts = b.map(lambda t: select(_is_ignored(t, ignored), zero, one), target)
+    return b.reduce("sum", counts, range(target.rank))
 
 
 def cross_entropy(
@@ -126,7 +133,7 @@ def _of_cross_entropy(
     (y, target), classes = inputs, static_shape(logs.shape[1:2])
     assert classes is not None
     weight = b.map(
-        lambda g, n, t: select(eq(t, ignored), const(0, g.dtype), g / n),
+        lambda g, n, t: select(_is_ignored(t, ignored), const(0, g.dtype), g / n),
         gs[0], _kept(b, y, target, ignored), target,
     )  # fmt: skip
     numbers = b.const(np.arange(*classes, dtype=np.int32).reshape(*classes, *(1,) * (y.rank - 2)))

@@ -584,3 +584,24 @@ def test_an_operator_of_ones_own() -> None:
     assert found == pytest.approx(loss.item(), rel=1e-6)
     for name, g in zip("wc", torch.autograd.grad(loss, tensors), strict=True):
         np.testing.assert_allclose(gradients[name], g.numpy(), 1e-5, 1e-6)
+
+
+class Logits(nn.Module):
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        torch.manual_seed(9)
+        self.shift = nn.Parameter(torch.randn(classes, dtype=torch.float64))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.shift
+
+
+def test_a_label_of_a_byte_isnt_an_ignored_one() -> None:
+    """The label 156 has the byte of -100, which stands for labels that don't count."""
+    model, x, labels = Logits(200), np.zeros((3, 200)), np.array([156, 3, 156], np.uint8)
+    f = jangin.value_and_grad(model, "cross_entropy", example=(x, labels), threads=1)
+    loss, gradients = f(f.parameters, (x, labels))
+    truth = nn.functional.cross_entropy(model(torch.tensor(x)), torch.tensor(labels).long())
+    truth.backward()
+    assert loss == pytest.approx(float(truth.detach()), rel=1e-12)
+    np.testing.assert_allclose(gradients["shift"], model.shift.grad.numpy(), rtol=1e-10, atol=1e-12)
