@@ -473,3 +473,9 @@ def test_it_can_be_left_out() -> None:
 def test_the_same_each_time() -> None:
     graph = sizes(28, 28, 32, 32)
     assert print_graph(winograd(graph, TARGET)) == print_graph(winograd(graph, TARGET))
+
+
+def test_an_estimate_of_no_images() -> None:
+    """A batch of 0 doesn't divide the cost of a launch."""
+    figures = NAMED["x86-64-v4"].machine.winograd
+    Estimate(16, 16, 8, 16, figures, batch=0).best()

@@ -81,7 +81,7 @@ class Estimate:
         """Return the cost of three kernels, each over all tiles."""
         count = self._tiles(t)
         moved = count * self._kept(t)
-        launches = 2 * self.figures.launch / self.batch
+        launches = 2 * self.figures.launch / max(1, self.batch)
         return self._product(t, count) + self._moved(moved) + self._weights(t) + launches
 
     def blocks(self, t: Transform) -> float:
