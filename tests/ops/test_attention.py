@@ -43,7 +43,7 @@ def test_a_query_that_sees_nothing_gives_zero() -> None:
 
 @pytest.mark.parametrize("keys", [1, 5])
 def test_heads_without_numbers_attend_alike(keys: int) -> None:
-    """All scores are 0, so the result is the mean of the values. PyTorch gives the same."""
+    """All scores are 0, so the result is the mean of the values."""
     q, k, v = f32(1, 2, 3, 0), f32(1, 2, keys, 0), f32(1, 2, keys, 4, seed=2)
     y, *_ = run("Attention", [q, k, v], 23)
     np.testing.assert_allclose(y, np.broadcast_to(v.mean(2, keepdims=True), y.shape), 1e-6)
