@@ -17,11 +17,12 @@ pytest.importorskip("torch", reason="PyTorch isn't installed: the extra `torch` 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from training_cases import batch, onnx_model
 
 import jangin
 from jangin import optim
 from jangin.ir.dtype import F32, I64
-from jangin.ir.expr import call, const, select
+from jangin.ir.expr import const
 from jangin.ir.graph import CompileError
 from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
@@ -35,17 +36,6 @@ CLOSE = {"rtol": 2e-5, "atol": 2e-6}
 def layers(last: int = 4) -> nn.Module:
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, last))
-
-
-def batch(kind: str) -> tuple[Any, Any]:
-    torch.manual_seed(2)
-    x = torch.randn(5, 6)
-    labels = torch.tensor([0, 3, 1, -100, 2])
-    targets = {
-        "labels": labels, "numbers": torch.randn(5, 4) * 2, "truth": torch.randint(0, 2, (5, 4)).float(),
-        "chances": torch.softmax(torch.randn(5, 4), -1), "integers": torch.randint(0, 2, (5, 4)),
-    }  # fmt: skip
-    return x, targets[kind]
 
 
 def followed(
@@ -303,7 +293,6 @@ def test_values_and_gradients() -> None:
     np.testing.assert_allclose(gradients["w"], [3.0, 8.0])
 
 
-@pytest.mark.slow  # four compilations
 class Padded(nn.Module):
     """An embedding whose row 2 gets no gradient by its lookups, but one by another way."""
 
@@ -481,21 +470,6 @@ def test_the_guide_s_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert all((t != before[n]).any() for n, t in module.state_dict().items())
 
 
-def onnx_model(extra: str = "") -> Any:
-    """A layer of ONNX's, of which the weights are named; `extra`: an operator of one's own behind it."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    rng = np.random.default_rng(7)
-    w, c = (rng.uniform(-1, 1, s).astype(np.float32) for s in ((6, 4), (4,)))
-    nodes = [helper.make_node("Gemm", ["x", "w", "c"], ["h"])]
-    nodes.append(helper.make_node(extra or "Relu", ["h"], ["y"], domain="mine" if extra else ""))
-    info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in (("x", [5, 6]), ("y", [5, 4]))]
-    held = [numpy_helper.from_array(a, n) for a, n in ((w, "w"), (c, "c"))]
-    graph = helper.make_graph(nodes, "layer", info[:1], info[1:], held)
-    domains = [helper.make_opsetid("", 20), helper.make_opsetid("mine", 1)]
-    return helper.make_model(graph, opset_imports=domains, ir_version=10), w, c
-
-
 def test_a_model_of_another_format() -> None:
     model, w, c = onnx_model()
     x, target = batch("numbers")
@@ -511,97 +485,3 @@ def test_a_model_of_another_format() -> None:
         assert trainer.step(given) == pytest.approx(loss.item(), rel=1e-5)
     assert list(trainer.state_dict()) == ["w"]
     np.testing.assert_allclose(trainer.state_dict()["w"], own.detach().numpy(), 1e-5, 1e-6)
-
-
-@pytest.mark.slow  # a compilation
-def rounded(b: Any, x: Any, *, steps: float = 4.0) -> Any:
-    """Rounds to a grid; by itself it has no slope."""
-    return b.map(lambda v: call("round", v * steps) / steps, x)
-
-
-def straight_through(b: Any, inputs: Any, outputs: Any, gradients: Any, **_: Any) -> Any:
-    (x,), (g,) = inputs, gradients
-    return b.map(lambda d, v: select(call("abs", v) <= 1.0, d, const(0, v.dtype)), g, x)
-
-
-class Rounded(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any) -> Any:
-        ctx.save_for_backward(x)
-        return torch.round(x * 4.0) / 4.0
-
-    @staticmethod
-    def backward(ctx: Any, g: Any) -> Any:
-        (x,) = ctx.saved_tensors
-        return g * (x.abs() <= 1.0)
-
-
-def test_an_operator_with_a_gradient_of_its_own() -> None:
-    model, w, c = onnx_model("Rounded")
-    x, target = batch("numbers")
-    given = (x.numpy(), target.numpy())
-    tensors = [torch.tensor(w, requires_grad=True), torch.tensor(c, requires_grad=True)]
-    loss = F.mse_loss(Rounded.apply(x @ tensors[0] + tensors[1]), target)
-    wanted = torch.autograd.grad(loss, tensors)
-    for gradient, slope in ((straight_through, 1), (None, 0)):
-        own = jangin.operator("Rounded", domain="mine", gradient=gradient)(rounded)
-        f = jangin.value_and_grad(model, "mse", ["w", "c"], example=given, operators=[own], threads=1)
-        found, gradients = f({"w": w, "c": c}, given)
-        assert found == pytest.approx(loss.item(), rel=1e-6)
-        for name, g in zip("wc", wanted, strict=True):
-            np.testing.assert_allclose(gradients[name], g.numpy() * slope, 1e-5, 1e-6)
-
-
-def test_a_wrong_gradient_of_its_own_is_said() -> None:
-    model, _, _ = onnx_model("Rounded")
-    given = tuple(t.numpy() for t in batch("numbers"))
-    for made, message in (
-        (lambda b, inputs, *_: (None, inputs[0]), "returns 2 tensors"),
-        (
-            lambda b, inputs, *_: b.reduce("sum", inputs[0], [0]),
-            "own gradient of the input f32[5, 4] is f32[4]",
-        ),
-    ):
-        own = jangin.operator("Rounded", domain="mine", gradient=made)(rounded)
-        with pytest.raises(CompileError, match=re.escape(message)):
-            jangin.value_and_grad(model, "mse", ["w"], example=given, operators=[own])
-
-
-def test_an_operator_of_ones_own() -> None:
-    """By the general rule."""
-
-    @jangin.operator("Swish", domain="mine")
-    def swish(b: Any, x: Any) -> Any:
-        return b.map(lambda v: v / (call("exp", -v) + 1.0), x)
-
-    model, w, c = onnx_model("Swish")
-    x, target = batch("numbers")
-    given = (x.numpy(), target.numpy())
-    f = jangin.value_and_grad(model, "mse", ["w", "c"], example=given, operators=[swish], threads=1)
-    tensors = [torch.tensor(w, requires_grad=True), torch.tensor(c, requires_grad=True)]
-    loss = F.mse_loss(F.silu(x @ tensors[0] + tensors[1]), target)
-    found, gradients = f({"w": w, "c": c}, given)
-    assert found == pytest.approx(loss.item(), rel=1e-6)
-    for name, g in zip("wc", torch.autograd.grad(loss, tensors), strict=True):
-        np.testing.assert_allclose(gradients[name], g.numpy(), 1e-5, 1e-6)
-
-
-class Logits(nn.Module):
-    def __init__(self, classes: int) -> None:
-        super().__init__()
-        torch.manual_seed(9)
-        self.shift = nn.Parameter(torch.randn(classes, dtype=torch.float64))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.shift
-
-
-def test_a_label_of_a_byte_isnt_an_ignored_one() -> None:
-    """The label 156 has the byte of -100, which stands for labels that don't count."""
-    model, x, labels = Logits(200), np.zeros((3, 200)), np.array([156, 3, 156], np.uint8)
-    f = jangin.value_and_grad(model, "cross_entropy", example=(x, labels), threads=1)
-    loss, gradients = f(f.parameters, (x, labels))
-    truth = nn.functional.cross_entropy(model(torch.tensor(x)), torch.tensor(labels).long())
-    truth.backward()
-    assert loss == pytest.approx(float(truth.detach()), rel=1e-12)
-    np.testing.assert_allclose(gradients["shift"], model.shift.grad.numpy(), rtol=1e-10, atol=1e-12)
