@@ -266,7 +266,7 @@ def resize(b: Builder, x: Tensor, lines: Sequence[Line], style: Style) -> Tensor
         sizes = {n.axis: n.out for n in lines}
         shape = [sizes.get(axis, size) for axis, size in enumerate(x.shape)]
         return b.compute(x.dtype, shape, (), lambda *_: const(0, x.dtype))
-    if any(is_const(n.size, 0) for n in lines):
+    if any(is_const(n.size, 0) and isinstance(n.out, Const) for n in lines):
         raise CompileError(f"{x} has an axis without entries, which can't be resized to more")
     if style.mode == "nearest":
         y = _nearest(b, x, lines, style)
