@@ -8,15 +8,14 @@ With --save each row replaces that of the same network, type and architecture in
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpu_networks import BYTES, NETWORKS
-from sections import FOLDER, Section, Table
+from gpu_networks import BYTES, NETWORKS, arguments
+from sections import Section, Table, rows_of
 
 from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import source
@@ -81,13 +80,6 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def saved() -> list[list[str]]:
-    """Return the rows that were saved before."""
-    path = FOLDER / f"{NAME}.json"
-    parts = Section.load(path).parts if path.exists() else []
-    return [[*map(str, r)] for part in parts if isinstance(part, Table) for r in part.rows]
-
-
 def table(rows: Sequence[Sequence[str]]) -> Section:
     compilers = ", ".join(map(str, nvrtc.found()))
     return Section("CUDA kernels, counted", [
@@ -99,15 +91,11 @@ def table(rows: Sequence[Sequence[str]]) -> Section:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("networks", nargs="*", default=[*NETWORKS])
+    parser = arguments(__doc__)
     parser.add_argument("--targets", nargs="+", default=["cuda:sm_80", "cuda:sm_90a"])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[*KINDS])
-    parser.add_argument("--save", action="store_true", help="keep the table in benchmarks/results")
     args = parser.parse_args()
-    rows = {tuple(r[:3]): r for r in saved()}
+    rows = {tuple(r[:3]): r for r in rows_of(NAME)}
     for target in args.targets:
         for network in args.networks:
             for kind in args.kinds:

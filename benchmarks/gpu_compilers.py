@@ -6,11 +6,12 @@ counts registers and spills.
 Debian's package intel-opencl-icd has ocloc. It needn't be installed: `dpkg -x` unpacks it and the packages
 libigc1, libigdfcl1, libopencl-clang14 and libllvmspirvlib14 into one folder, whose libraries LD_LIBRARY_PATH
 names. AMD code needs clang 14 or later.
+
+With --save each row replaces that of the same network and compiler in benchmarks/results.
 """
 
 from __future__ import annotations
 
-import argparse
 import re
 import shutil
 import statistics
@@ -22,8 +23,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from gpu_networks import NETWORKS
-from sections import Section, Table
+from gpu_networks import NETWORKS, arguments
+from sections import Section, Table, rows_of
 
 from jangin.backends.opencl.backend import source
 from jangin.compiler.pipeline import plan_model
@@ -38,25 +39,9 @@ AMD = ("gfx90a", "gfx1030")
 INTEL = "dg2"
 GPU = Gpu(clock=1.5e9, units=64, group=256, shared=64 << 10)
 """A device of middle size. Its figures choose tiles, and AMD's and Intel's groups have 64 KiB."""
-AMD_NAMES = """
-#define get_local_id(n) ((size_t)__builtin_amdgcn_workitem_id_x())
-#define get_group_id(n) ((size_t)__builtin_amdgcn_workgroup_id_x())
-#define get_num_groups(n) ((size_t)(__builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x()))
-#define barrier(f) (__builtin_amdgcn_fence(__ATOMIC_SEQ_CST, "workgroup"), __builtin_amdgcn_s_barrier())
-#define prefetch(p, n) ((void)0)
-#define min(x, y) __builtin_elementwise_min(x, y)
-#define max(x, y) __builtin_elementwise_max(x, y)
-#define fabs(x) __builtin_elementwise_abs(x)
-#define sqrt(x) __builtin_sqrtf(x)
-#define fma(x, y, z) __builtin_fmaf(x, y, z)
-#define OWN __attribute__((overloadable, always_inline))
-typedef float4 loose4 __attribute__((aligned(4)));
-OWN int all(int4 x) { return (x.s0 & x.s1 & x.s2 & x.s3) < 0; }
-OWN void vstore4(float4 v, size_t n, __global float *p) { *(__global loose4 *)(p + 4 * n) = v; }
-OWN float4 vload4(size_t n, const __global float *p) { return *(const __global loose4 *)(p + 4 * n); }
-"""
+AMD_NAMES = (Path(__file__).parent / "amd_opencl.h").read_text()
 """OpenCL's functions as LLVM's own, because its library for AMD isn't in Debian. A function that is missing
-here would be called, and the assembler's text says so."""
+there would be called, and the assembler's text says so."""
 
 
 @dataclass(frozen=True)
@@ -130,23 +115,20 @@ def table(rows: Sequence[Sequence[str]]) -> Section:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("networks", nargs="*", default=[*NETWORKS])
+    parser = arguments(__doc__)
     parser.add_argument("--ocloc", default=shutil.which("ocloc"), help="Intel's compiler, if not installed")
-    parser.add_argument("--save", action="store_true", help="keep the table in benchmarks/results")
     args = parser.parse_args()
     compilers = {f"LLVM, {name}": partial(amd, processor=name) for name in AMD}
     if args.ocloc:
         compilers[f"ocloc, {INTEL}"] = partial(intel, ocloc=args.ocloc)
-    rows = []
+    rows = {tuple(r[:2]): r for r in rows_of(NAME)}
     for network in args.networks:
         for compiler, count in compilers.items():
-            rows.append(row(network, compiler, count))
-            print(" | ".join(rows[-1]), flush=True)
+            made = row(network, compiler, count)
+            rows[tuple(made[:2])] = made
+            print(" | ".join(made), flush=True)
             if args.save:
-                table(rows).save(NAME)
+                table([*rows.values()]).save(NAME)
 
 
 if __name__ == "__main__":

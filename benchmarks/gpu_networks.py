@@ -3,6 +3,7 @@ before."""
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
@@ -259,3 +260,13 @@ def feeds(exe: Any, scale: float = 1.0) -> dict[str, np.ndarray]:
         name: (scale * random.standard_normal(shape, np.float32)).astype(types[name])
         for name, shape in shapes.items()
     }
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """Return a command's parser, which takes names of networks and `--save`."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("networks", nargs="*", default=[*NETWORKS])
+    parser.add_argument("--save", action="store_true", help="keep the table in benchmarks/results")
+    return parser

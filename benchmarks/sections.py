@@ -70,6 +70,13 @@ class Section:
         return "\n\n".join([f"## {self.title}", *pictures, *map(str, self.parts)])
 
 
+def rows_of(name: str) -> list[list[str]]:
+    """Return the rows of all tables that were saved under a name before."""
+    path = FOLDER / f"{name}.json"
+    parts = Section.load(path).parts if path.exists() else []
+    return [[*map(str, r)] for part in parts if isinstance(part, Table) for r in part.rows]
+
+
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 

@@ -35,6 +35,17 @@ Objective = Annotated[
     str,
     typer.Option(ABOUT["objective"].flag, help=ABOUT["objective"].help, autocompletion=among("objective")),
 ]
+Engines = Annotated[
+    str,
+    typer.Option(
+        help="all that are installed, or a list; module:function is one of your own.",
+        autocompletion=among("engines"),
+    ),
+]
+Meters = Annotated[
+    list[str] | None,
+    typer.Option(metavar="COMMAND", help="A meter that prints lines `timestamp watts`, or a plug-in."),
+]
 Inputs = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="NAME=WHAT", help="A .npy file, a picture or `random` (the default)."),

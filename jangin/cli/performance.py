@@ -9,7 +9,9 @@ import typer
 
 from jangin.cli.app import command
 from jangin.cli.arguments import (
+    Engines,
     Inputs,
+    Meters,
     Model,
     Models,
     Objective,
@@ -100,13 +102,7 @@ def study(
     models: Annotated[
         list[Path] | None, typer.Argument(metavar="MODEL...", help="Models' files or folders.")
     ] = None,
-    engines: Annotated[
-        str,
-        typer.Option(
-            help="all that are installed, or a list; module:function is one of your own.",
-            autocompletion=among("engines"),
-        ),
-    ] = "all",
+    engines: Engines = "all",
     threads: Annotated[str, typer.Option(help="Thread counts: 1,2.")] = "1",
     batch: Annotated[
         str, typer.Option(help="Batch sizes: 1,8; n=1,8 names the model's size that is the batch.")
@@ -118,10 +114,7 @@ def study(
     energy: Annotated[
         bool, typer.Option("--energy", help="Measure joules by this machine's sensors.")
     ] = False,
-    meter: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COMMAND", help="A meter that prints lines `timestamp watts`, or a plug-in."),
-    ] = None,
+    meter: Meters = None,
     products: Annotated[
         str,
         typer.Option(metavar="SIZES", help="Matrix products too: 64..4096, 64x147x12544, convolutions."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from jangin.runtime.collecting import uncollected
 
-with uncollected():  # which takes a tenth of the import's time
+with uncollected():  # collecting garbage takes a tenth of the import's time
     from jangin.onnxruntime import capi
     from jangin.onnxruntime.adapters import AdapterFormat, LoraAdapter
     from jangin.onnxruntime.binding import IOBinding, SessionIOBinding
