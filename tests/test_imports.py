@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent / "jangin"
 
-ANYWHERE = ("once",)
+ANYWHERE = ("once", "protobuf")
 """Modules without imports of their own that every other one may use."""
 ALLOWED = {
     "version": set(),

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from jangin.host import images, sequences, strings
+from jangin.host import checkpoints, images, sequences, strings
 
 HostFunction = Callable[..., Any]
-FUNCTIONS: Mapping[str, HostFunction] = {**sequences.FUNCTIONS, **strings.FUNCTIONS, **images.FUNCTIONS}
+FUNCTIONS: Mapping[str, HostFunction] = {
+    **sequences.FUNCTIONS,
+    **strings.FUNCTIONS,
+    **images.FUNCTIONS,
+    **checkpoints.FUNCTIONS,
+}
 _REASONS = (
     (sequences.FUNCTIONS, "sequences, optionals and maps are Python's values; no arithmetic is done in it"),
     (strings.FUNCTIONS, "text is no tensor of numbers"),
+    (checkpoints.FUNCTIONS, "files are read and written by the system"),
     (images.FUNCTIONS, "picture files are decoded by Pillow"),
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import Message
 
-from jangin.frontends.protobuf import varint
+from jangin.protobuf import varint
 
 NUMBERS = (
     0, 1, -1, 2, 3, 5, -7, 100, 1 << 16, 1 << 31, -(1 << 31), 1 << 40, (1 << 63) - 1, -(1 << 63),

@@ -14,8 +14,8 @@ from dataclasses import field
 from mmap import mmap
 from pathlib import Path
 
-from jangin.frontends.protobuf import DELIMITED, VARINT, fields, varint
 from jangin.ir.records import dataclass
+from jangin.protobuf import DELIMITED, VARINT, fields, varint
 
 LARGE = 1 << 16
 """Constants of at least this many bytes are kept outside of the message. Parsing would copy them, and copies

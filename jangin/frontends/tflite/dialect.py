@@ -68,6 +68,8 @@ IDLE: Mapping[str, frozenset[str]] = {
     "STABLEHLO_SCATTER": frozenset({"update_computation_subgraph_index"}),
     "MaxUnpooling2D": frozenset({"padding"}),
     **dict.fromkeys(("FlexReluGrad", "FlexMaxPoolGrad", "FlexConv2DBackpropFilter"), frozenset({"T"})),
+    "FlexSave": frozenset({"T"}), "FlexRestore": frozenset({"dt", "preferred_shard"}),
+    "FlexEnsureShape": frozenset({"T", "shape"}),
     "TFLite_Detection_PostProcess": frozenset({"detections_per_class", "max_classes_per_detection"}),
     "CAST": frozenset({"in_data_type", "out_data_type"}), "PACK": frozenset({"values_count"}),
     "DEPTHWISE_CONV_2D": _ROUNDED | {"depth_multiplier"}, "RESHAPE": frozenset({"new_shape"}),

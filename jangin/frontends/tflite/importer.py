@@ -51,6 +51,8 @@ DRAWING = frozenset({"MULTINOMIAL", "RANDOM_STANDARD_NORMAL", "RANDOM_UNIFORM"})
 number of blocks drawn so far."""
 SHAPED = frozenset({tflite.BuiltinOperator.CUSTOM, tflite.BuiltinOperator.STABLEHLO_RNG_BIT_GENERATOR})
 """Operators whose lowering needs the declared sizes of the results."""
+FILES = frozenset({"FlexSave", "FlexRestore"})
+"""Operators whose first input is the path of a checkpoint."""
 JOINING = {
     "STABLEHLO_SCATTER": "update_computation_subgraph_index",
     "STABLEHLO_REDUCE_WINDOW": "body_subgraph_index",
@@ -61,7 +63,8 @@ JOINING = {
 class Reader:
     """The import of one sub-graph of a file. The main graph has the number 0.
 
-    `inside` has the numbers of the sub-graphs around this one. `handles` has the variables of those inputs
+    `inside` has the numbers of the sub-graphs around this one. `saved` has the results of the checkpoints
+    written, by the names of their paths. `handles` has the variables of those inputs
     that are handles, by the inputs' positions. `named` has other names for tensors, by their numbers."""
 
     def __init__(
@@ -86,6 +89,7 @@ class Reader:
         self.start: Graph | None = None
         self.state: Mapping[str, str] = {}
         self.tables: dict[str, int] = {}
+        self.saved: dict[str, list[str]] = {}
         self.names = self._named(named)
         inputs = _ints(self.graph.InputsAsNumpy())
         variable_at = {inputs[at]: variable for at, variable in handles.items() if at < len(inputs)}
@@ -112,12 +116,19 @@ class Reader:
             self.ones |= {d for d, size in own if isinstance(d, Var) and size == 1}
             text = Value(self.names[i], None, None, tensor_type(STRING, shape))
             inputs.append(text if _is_text(tensor) else Value(self.names[i], self._dtype(i), shape))
-        outputs = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]
+        outputs = self._outputs()
         main = Parts(inputs, outputs, list(self.nodes))
         if self.variables.types or self.started.types:
             stateful(main, self.variables, self.start, self.started)
         self.state = main.state
         return model_graph("model", main.inputs, main.outputs, main.nodes, constants, symbols)
+
+    def _outputs(self) -> list[str]:
+        """Return the names of the graph's results. Each checkpoint written is one: instead of its path, or
+        behind the others."""
+        outputs = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]
+        last = [self.saved[name][-1] if name in self.saved else name for name in outputs]
+        return last + [s for results in self.saved.values() for s in results if s not in last]
 
     def body(self, reads: Sequence[str] = (), gives: Sequence[str] = ()) -> Graph:
         """Return the sub-graph of an operator as a graph without handles.
@@ -237,7 +248,7 @@ class Reader:
             blob = operator.CustomOptionsAsNumpy()
             attrs = custom.options(name, blob.tobytes() if isinstance(blob, np.ndarray) else b"")
         if number in SHAPED:
-            attrs["shapes"] = tuple(tuple(_ints(self._tensor(i).ShapeAsNumpy())) for i in outputs)
+            attrs["shapes"] = tuple(map(self._declared, outputs))
         called = [self.names[i] if i >= 0 else "" for i in inputs]
         results = tuple(self.names[i] for i in outputs)
         label = results[0] if results else f"operator_{n}"
@@ -248,6 +259,11 @@ class Reader:
         if name == "READ_VARIABLE":
             held = self.variables.read(called[0], self._dtype(outputs[0]), self._sizes(outputs[0]))
             return Node(label, (held,), results, ImportedAttributes("tflite.held"), source)
+        if name in FILES:
+            self._path(name, inputs)
+            if name == "FlexSave":
+                results = (f"{called[0]}.saved.{n}",)
+                self.saved.setdefault(called[0], []).append(results[0])
         if name in ("HASHTABLE", "HASHTABLE_IMPORT"):
             if name == "HASHTABLE":
                 self.tables[results[0]] = attrs["table_id"]
@@ -281,6 +297,20 @@ class Reader:
             results += (f"{drawn}.after",)
             self.variables.now[drawn] = results[-1]
         return Node(label, tuple(called), results, ImportedAttributes(f"tflite.{name}", attrs), source)
+
+    def _declared(self, i: int) -> tuple[int, ...] | None:
+        """Return the sizes of a tensor, or None if the file leaves its rank open."""
+        tensor = self._tensor(i)
+        sizes = tuple(_ints(tensor.ShapeAsNumpy()))
+        return sizes if sizes or tensor.HasRank() else None
+
+    def _path(self, name: str, inputs: Sequence[int]) -> None:
+        """Raise CompileError unless the caller gives the path of an operator's file."""
+        if len(self.inside) > 1 or not inputs or inputs[0] not in _ints(self.graph.InputsAsNumpy()):
+            raise CompileError(
+                f"{name} takes its path from the model: only files that a caller names, as the signature's "
+                "input, are read and written"
+            )
 
     def _code(self, n: int, found: Any) -> tuple[Any, int, str]:
         """Return the code of operator number `n`, its number among the builtin operators, and its name."""

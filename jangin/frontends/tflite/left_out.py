@@ -14,8 +14,9 @@ LEFT_OUT: Mapping[str, str] = {
     **dict.fromkeys(("CALL", "CONCAT_EMBEDDINGS"), NO_KERNEL),
     **dict.fromkeys((f"STABLEHLO_{name}" for name in _STABLEHLO.split()), NO_KERNEL),
     **dict.fromkeys(
-        ("FlexSave", "FlexSaveV2", "FlexRestore", "FlexRestoreV2"),
-        "no model reads or writes files here; the executable's attribute `state` holds the variables",
+        ("FlexSaveV2", "FlexRestoreV2"),
+        "checkpoints of several files are neither written nor read; convert the model with Save and Restore, "
+        "or use the executable's attribute `state`",
     ),
     "DELEGATE": "it stands for what another library runs",
 }

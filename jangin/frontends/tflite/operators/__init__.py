@@ -4,6 +4,7 @@ from jangin.frontends.registry import declared
 from jangin.frontends.tflite.operators import (
     binary,
     casts,
+    checkpoints,
     complex,
     conv,
     custom,
@@ -21,7 +22,7 @@ from jangin.frontends.tflite.operators import (
 )
 
 BUILTINS = declared((
-    binary, casts, complex, conv, custom, elementwise, flex, move, newton, parts, random, recurrent, reduce,
-    resize, stablehlo, text,
+    binary, casts, checkpoints, complex, conv, custom, elementwise, flex, move, newton, parts, random,
+    recurrent, reduce, resize, stablehlo, text,
 ))  # fmt: skip
 """Lowerings by the names that the operators have in the schema."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from jangin.frontends.protobuf import fields, varint
 from jangin.frontends.registry import lowers
 from jangin.frontends.tflite.operators.common import Call
 from jangin.gradients.reverse import gradients
@@ -19,6 +18,7 @@ from jangin.ops import conv, pool
 from jangin.ops.axes import channels_first, channels_last
 from jangin.ops.values import Tensor
 from jangin.ops.window import Window
+from jangin.protobuf import fields, varint
 
 PREFIX = "Flex"
 OP, ATTRIBUTES = 2, 5

@@ -1,4 +1,4 @@
-"""Read the bytes of Protocol Buffers messages, field by field, without their schema."""
+"""Read and write the bytes of Protocol Buffers messages, field by field, without their schema."""
 
 from __future__ import annotations
 
@@ -42,3 +42,36 @@ def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
         if byte < 0x80:
             return value, at
     raise ValueError("a number that doesn't end")
+
+
+def contents(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield a message's fields as `fields` does: the number, and an integer or the bytes. Fields of fixed
+    size are left out."""
+    for number, whole, content in fields(data):
+        if content is not None:
+            yield number, content
+        elif whole[0] & 7 == VARINT:
+            yield number, varint(whole, varint(whole, 0)[1])[0]
+
+
+# -- writing -------------------------------------------------------------------------------------
+
+
+def encoded(value: int) -> bytes:
+    """Return an integer's bytes of variable length. A negative one has ten, as those of 64 bits."""
+    value %= 1 << 64
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes((*out, value))
+
+
+def integer(number: int, value: int) -> bytes:
+    """Return a field with an integer."""
+    return encoded(number << 3 | VARINT) + encoded(value)
+
+
+def message(number: int, content: bytes) -> bytes:
+    """Return a field with a message, a text or packed numbers."""
+    return encoded(number << 3 | DELIMITED) + encoded(len(content)) + content

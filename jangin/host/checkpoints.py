@@ -1,0 +1,245 @@
+"""Write and read TensorFlow's checkpoints of one file, in the format of its operators Save and Restore.
+
+The file is a table of keys and values as LevelDB has them (table_format.md), without compression. The first
+value describes all tensors, and each further value has one tensor (saved_tensor_slice.proto)."""
+
+from __future__ import annotations
+
+import os
+import struct
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jangin.protobuf import contents, encoded, integer, message, varint
+
+Array = NDArray[Any]
+MAGIC = 0xDB4775248B80FB57
+"""The last eight bytes of a table, as an unsigned integer."""
+FOOTER = 48
+"""Bytes at the end of a table: where its index lies, and `MAGIC`."""
+TRAILER = 5
+"""Bytes after each block: its compression, and a checksum."""
+MASK = 0xA282EAD8
+"""What LevelDB adds to a turned checksum, so that a file may contain checksums of its own parts."""
+LARGEST = 1 << 31
+"""Bytes of a message that Protocol Buffers refuse to read, and TensorFlow refuses to write."""
+META, DATA = 1, 2
+"""The fields of SavedTensorSlices: the description of all tensors, and one tensor."""
+
+KINDS: Mapping[str, tuple[int, int]] = {
+    "float32": (1, 5), "float64": (2, 6), "int32": (3, 7), "uint8": (4, 7), "int16": (5, 7), "int8": (6, 7),
+    "int64": (9, 10), "bool": (10, 11), "uint16": (17, 7), "float16": (19, 13),
+}  # fmt: skip
+"""For each element type, its number in types.proto, and the field of TensorProto that has its elements."""
+
+
+def save(path: Array, *arrays: Array, names: Sequence[str]) -> Array:
+    """Write arrays as a checkpoint, and return the path. An older file stays whole until the new one is
+    complete. Raises OSError if the file can't be written."""
+    target = os.fspath(path.reshape(-1)[0])
+    entries = _saved(dict(zip(names, arrays, strict=True)))
+    folder, file = os.path.split(os.path.abspath(target))
+    handle, unfinished = tempfile.mkstemp(prefix=f".{file}.", dir=folder)
+    try:
+        with open(handle, "wb") as f:
+            f.writelines(_table(entries))
+            f.flush()
+            os.fsync(f.fileno())
+        os.replace(unfinished, target)
+    except BaseException:
+        os.unlink(unfinished)
+        raise
+    return path
+
+
+def _saved(tensors: Mapping[str, Array]) -> dict[bytes, bytes]:
+    """Return the values of a checkpoint's table, by key."""
+    described, entries = b"", dict[bytes, bytes]()
+    for name, array in tensors.items():
+        if array.dtype.name not in KINDS:
+            raise ValueError(f"a checkpoint has no tensors of {array.dtype}, such as '{name}'")
+        if array.nbytes >= LARGEST:
+            raise ValueError(f"'{name}' has {array.nbytes} bytes: a checkpoint's tensor has less than 2 GiB")
+        kind, place = KINDS[array.dtype.name]
+        shape = b"".join(message(2, integer(1, n)) for n in array.shape)
+        whole = message(1, b"") * array.ndim  # for each axis an extent without a start and a length
+        described += message(
+            1, message(1, name.encode()) + message(2, shape) + integer(3, kind) + message(4, whole)
+        )
+        tensor = message(place, _packed(array)) if array.size else b""
+        value = message(1, name.encode()) + message(2, whole) + message(3, tensor)
+        entries[_key(name, array.ndim)] = message(DATA, value)
+    return {b"": message(META, described + message(2, integer(1, 1))), **entries}
+
+
+def restore(path: Array, *, name: str, dtype: str, shape: Sequence[int] | None) -> Array:
+    """Return a tensor of a checkpoint. Raises ValueError if the file is damaged, or if its tensor has another
+    type or shape. `shape` is None if any shape is fine."""
+    source = os.fspath(path.reshape(-1)[0])
+    with open(source, "rb") as f:
+        data = memoryview(f.read())
+    try:
+        described, tensors = _read(data)
+    except (LookupError, ValueError, struct.error) as error:
+        raise ValueError(
+            f"'{source}' is no checkpoint of TensorFlow's operator Save, or is damaged"
+        ) from error
+    if name not in described:
+        raise ValueError(f"'{source}' has no tensor '{name}'. It has {', '.join(described) or 'none'}")
+    kind, sizes = described[name]
+    held = next((t for t, (k, _) in KINDS.items() if k == kind), f"type {kind}")
+    if held != dtype or (shape is not None and sizes != tuple(shape)):
+        wanted = f"{dtype}{'' if shape is None else list(shape)}"
+        raise ValueError(f"'{name}' of '{source}' is {held}{list(sizes)}, but must be {wanted}")
+    array = _unpacked(tensors[name], dtype) if name in tensors else np.empty(0, dtype)
+    if array.size != np.prod(sizes, dtype=np.int64):
+        raise ValueError(f"'{name}' of '{source}' isn't stored whole, but in parts: save the model again")
+    return array.reshape(sizes)
+
+
+def _packed(array: Array) -> bytes:
+    """Return the elements as their field has them: 32 and 64 bits of floats, and integers of variable length.
+    Floats of 16 bits are such integers, by their bits."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if flat.dtype in (np.float32, np.float64):
+        return flat.tobytes()
+    return b"".join(map(encoded, (flat.view(np.uint16) if flat.dtype == np.float16 else flat).tolist()))
+
+
+def _unpacked(tensor: memoryview, dtype: str) -> Array:
+    """Return the elements of a message TensorProto."""
+    whole, at = bytearray(), 0
+    for place, content in contents(tensor):
+        if place == KINDS[dtype][1]:
+            whole += encoded(content) if isinstance(content, int) else content
+    if dtype in ("float32", "float64"):
+        return np.frombuffer(bytes(whole), dtype).copy()
+    numbers = []
+    while at < len(whole):
+        value, at = varint(whole, at)
+        numbers.append(value)
+    bits = np.array(numbers, np.uint64)
+    return bits.astype(np.uint16).view(np.float16) if dtype == "float16" else bits.astype(dtype)
+
+
+def _key(name: str, axes: int) -> bytes:
+    """Return the key of a whole tensor: 0, the name, the number of axes, and each axis from 0 to the end, in
+    TensorFlow's code whose order is that of the numbers and texts (ordered_code.cc)."""
+    text = name.encode().replace(b"\xff", b"\xff\x00").replace(b"\x00", b"\x00\xff")
+    return b"\x00" + text + b"\x00\x01" + (bytes([1, axes]) if axes else b"\x00") + b"\x80\x7f" * axes
+
+
+# -- the table -----------------------------------------------------------------------------------
+
+
+def _checksum(block: bytes) -> bytes:
+    """Return the masked CRC-32C of a block, as LevelDB stores it."""
+    try:
+        from crc32c import crc32c
+    except ImportError:
+        raise RuntimeError("checkpoints need the package crc32c: pip install crc32c") from None
+    crc = crc32c(block)
+    return struct.pack("<I", ((crc >> 15 | crc << 17) + MASK) & 0xFFFFFFFF)
+
+
+def _table(entries: Mapping[bytes, bytes]) -> Iterator[bytes]:
+    """Yield the bytes of a table, with one entry a block."""
+    at, index = 0, dict[bytes, bytes]()
+    for key, value in sorted(entries.items()):
+        block = _block({key: value})
+        yield block
+        index[key] = encoded(at) + encoded(len(block) - TRAILER)
+        at += len(block)
+    handles = b""
+    for content in (_block({}), _block(index)):
+        yield content
+        handles += encoded(at) + encoded(len(content) - TRAILER)
+        at += len(content)
+    yield handles.ljust(FOOTER - 8, b"\x00") + struct.pack("<Q", MAGIC)
+
+
+def _block(entries: Mapping[bytes, bytes]) -> bytes:
+    """Return a block whose entries share no beginnings of keys, with its trailer."""
+    starts, body = [], b""
+    for key, value in entries.items():
+        starts.append(len(body))
+        body += encoded(0) + encoded(len(key)) + encoded(len(value)) + key + value
+    starts = starts or [0]
+    body += struct.pack(f"<{len(starts) + 1}I", *starts, len(starts)) + b"\x00"
+    return body + _checksum(body)
+
+
+def _read(data: memoryview) -> tuple[dict[str, tuple[int, tuple[int, ...]]], dict[str, memoryview]]:
+    """Return the type and shape of each tensor in a table, and the message with the tensor's elements."""
+    if len(data) < FOOTER or struct.unpack("<Q", data[-8:])[0] != MAGIC:
+        raise IndexError("no table")
+    footer, at = data[-FOOTER:], 0
+    for _ in range(2):  # behind the handle of an unused block stands the index's
+        _, at = varint(footer, at)
+    described, tensors = dict[str, tuple[int, tuple[int, ...]]](), dict[str, memoryview]()
+    for handle in _entries(_content(data, footer, at)):
+        for value in _entries(_content(data, handle, 0)):
+            for place, content in contents(value):
+                if place == META and isinstance(content, memoryview):
+                    described |= dict(_described(content))
+                elif place == DATA and isinstance(content, memoryview):
+                    parts = dict(contents(content))
+                    tensors[_text(parts[1])] = _message(parts.get(3, b""))
+    return described, tensors
+
+
+def _described(meta: memoryview) -> Iterator[tuple[str, tuple[int, tuple[int, ...]]]]:
+    """Yield the name of each tensor in SavedTensorSliceMeta, with its type and shape."""
+    for place, content in contents(meta):
+        if place == 1:
+            parts = dict(contents(_message(content)))
+            axes = [_message(c) for p, c in contents(_message(parts.get(2, b""))) if p == 2]
+            shape = tuple(_size(dict(contents(axis)).get(1, 0)) for axis in axes)
+            yield _text(parts[1]), (_size(parts[3]), shape)
+
+
+def _message(content: Any) -> memoryview:
+    """Return a field's bytes. Raises IndexError if the field is an integer."""
+    if isinstance(content, int):
+        raise IndexError("an integer instead of a message")
+    return memoryview(content)
+
+
+def _text(content: Any) -> str:
+    return bytes(_message(content)).decode()
+
+
+def _size(content: Any) -> int:
+    """Return a field's integer. Raises IndexError if it is negative, or no integer."""
+    if not isinstance(content, int) or content >> 63:
+        raise IndexError("no size")
+    return content
+
+
+def _content(data: memoryview, handle: memoryview, at: int) -> memoryview:
+    """Return the block that the handle at a position tells. Raises ValueError if its checksum is wrong."""
+    start, at = varint(handle, at)
+    size, _ = varint(handle, at)
+    block = data[start : start + size + TRAILER]
+    if len(block) != size + TRAILER or block[size] or _checksum(bytes(block[:-4])) != bytes(block[-4:]):
+        raise IndexError("a damaged or compressed block")
+    return block[:size]
+
+
+def _entries(block: memoryview) -> Iterator[memoryview]:
+    """Yield the values of a block, in the order of their keys."""
+    (count,) = struct.unpack("<I", block[-4:])
+    at, end = 0, len(block) - 4 * (count + 1)
+    while at < end:
+        _, at = varint(block, at)
+        key, at = varint(block, at)
+        size, at = varint(block, at)
+        yield block[at + key : at + key + size]
+        at += key + size
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {"SaveTensors": save, "RestoreTensor": restore}

@@ -1,0 +1,165 @@
+"""The signatures "save" and "restore" of train graphs: checkpoints in TensorFlow's format of one file."""
+
+from __future__ import annotations
+
+import base64
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import jangin
+from jangin import CompileError
+from jangin.host import checkpoints
+from jangin.runtime.script import StepError
+
+pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
+pytest.importorskip("crc32c", reason="the package crc32c isn't installed: the extra `tflite` brings it")
+
+from files import Operator, SubGraph, Tensor, flex, written
+
+TENSORFLOWS = zlib.decompress(base64.b64decode(
+    "eNpjYIjniuUS5mJMFWITYhBi4mCSYFZi4WIAQn4uxgwhFrCQsBITUICTizFPiEGCUwksVwKWY5bgAsuJcjGWC3GAFIM1MELMALIZGbh4"
+    "GVIZGBmZGuob6oW4QTaB5aQYGNmFMoASjEBhAZBdQHOk2LNYGwoafjAxsojmMTAyCAmD7ZTiCeL6+R8KGBnZBUqg+vhA7gDpY41iZgSK"
+    "ccqXw62SBTkJYpWQlgADwwF7BiDBwODgkC/UbA1kA80HAq6vXkpwzoFPCzcwMAKNamSCi3X6f1ZoY+KYzMTPQBCE/27oVil1vw0A1kkv"
+    "9g=="
+))  # fmt: skip
+"""A checkpoint that TensorFlow 2.21 wrote by `tf.raw_ops.Save`, with the tensors `HELD`."""
+HELD = {
+    "w": np.array([[1.5, -2], [3, 4e-3]], np.float32),
+    "n": np.array(-7, np.int64),
+    "h": np.array([0.5, -1], np.float16),
+    "t": np.array([True, False, True]),
+    "e": np.zeros((0, 2), np.int32),
+}
+SHAPE = (3, 2)
+
+
+def path_of(file: Path) -> Any:
+    return np.array(str(file), object)
+
+
+def read(file: Path, name: str, like: Any) -> Any:
+    return checkpoints.restore(path_of(file), name=name, dtype=like.dtype.name, shape=like.shape)
+
+
+def saving(*operators: Operator, constant: Any = None) -> bytes:
+    """Return a file whose signature writes the tensor 2 to the path 0. Tensor 1 has its name. The path is
+    constant if `constant` is one."""
+    tensors = [Tensor((), "string", data=constant), Tensor((1,), "string", data=[b"w"]), Tensor(SHAPE)]
+    inputs = [2] if constant is not None else [0, 2]
+    return written(tensors, operators, inputs, [2] if constant is not None else [0])
+
+
+def test_what_tensorflow_wrote_is_read(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_bytes(TENSORFLOWS)
+    for name, array in HELD.items():
+        held = read(tmp_path / "theirs", name, array)
+        assert held.dtype == array.dtype
+        np.testing.assert_array_equal(held, array, strict=True)
+
+
+def test_every_type_and_shape_comes_back(tmp_path: Path) -> None:
+    """TensorFlow reads the same file: it was tried with `tf.raw_ops.Restore` of TensorFlow 2.21."""
+    random = np.random.default_rng(5)
+    arrays = {}
+    for kind in checkpoints.KINDS:
+        for shape in ((), (300,), (0, 4), (2, 1, 5)):
+            numbers = random.normal(size=shape) * 50
+            signed = np.asarray(abs(numbers) if kind[0] in "ub" else numbers)
+            arrays[f"{kind}/{len(shape)}"] = signed.astype(kind)
+    checkpoints.save(path_of(tmp_path / "ours"), *arrays.values(), names=list(arrays))
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(read(tmp_path / "ours", name, array), array, strict=True)
+    assert os.listdir(tmp_path) == ["ours"]
+
+
+def test_our_bytes_are_tensorflows_table(tmp_path: Path) -> None:
+    """The first value and the tensors' values are those of TensorFlow's file. Blocks may be cut elsewhere."""
+    (tmp_path / "theirs").write_bytes(TENSORFLOWS)
+    checkpoints.save(path_of(tmp_path / "ours"), *HELD.values(), names=list(HELD))
+    ours, theirs = (checkpoints._read(memoryview((tmp_path / n).read_bytes())) for n in ("ours", "theirs"))
+    assert ours[0] == theirs[0]
+    tensors = [{name: bytes(t) for name, t in held.items()} for _, held in (ours, theirs)]
+    assert tensors[0] == tensors[1]
+
+
+def test_a_damaged_checkpoint_is_an_error(tmp_path: Path) -> None:
+    """A file cut short, or with any byte changed, gives an error or the right numbers."""
+    for at in range(len(TENSORFLOWS)):
+        changed = bytearray(TENSORFLOWS)
+        changed[at] ^= 0x41
+        for data in (TENSORFLOWS[:at], bytes(changed)):
+            (tmp_path / "bad").write_bytes(data)
+            try:
+                held = read(tmp_path / "bad", "w", HELD["w"])
+            except ValueError as error:
+                assert "bad" in str(error)
+            else:
+                np.testing.assert_array_equal(held, HELD["w"])
+
+
+def test_wrong_names_types_and_shapes_are_named(tmp_path: Path) -> None:
+    file = tmp_path / "theirs"
+    file.write_bytes(TENSORFLOWS)
+    with pytest.raises(ValueError, match=r"has no tensor 'v'\. It has e, h, n, t, w"):
+        read(file, "v", HELD["w"])
+    with pytest.raises(ValueError, match=r"'w' of .* is float32\[2, 2\], but must be float64\[2, 2\]"):
+        read(file, "w", HELD["w"].astype(float))
+    with pytest.raises(ValueError, match=r"is float32\[2, 2\], but must be float32\[4\]"):
+        read(file, "w", HELD["w"].reshape(4))
+    with pytest.raises(ValueError, match="no tensors of complex128, such as 'c'"):
+        checkpoints.save(path_of(file), np.zeros(2, complex), names=["c"])
+    assert file.read_bytes() == TENSORFLOWS
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "old"
+    file.write_bytes(TENSORFLOWS)
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoints.save(path_of(file), HELD["w"], names=["w"])
+    assert file.read_bytes() == TENSORFLOWS
+    assert os.listdir(tmp_path) == ["old"]
+
+
+def test_a_signature_saves_and_another_restores(tmp_path: Path) -> None:
+    save = jangin.compile(saving(flex("Save", [0, 1, 2], [])), threads=1, cache=False)
+    w = np.random.default_rng(6).normal(size=SHAPE).astype(np.float32)
+    file = tmp_path / "w"
+    assert str(save(str(file), w)) == str(file)
+    tensors = [Tensor((), "string"), Tensor((), "string", data=[b"w"]), Tensor(SHAPE)]
+    model = written(tensors, [flex("Restore", [0, 1], [2], dt=1)], [0], [2])
+    restore = jangin.compile(model, threads=1, cache=False)
+    np.testing.assert_array_equal(restore(str(file)), w, strict=True)
+    with pytest.raises(StepError, match="No such file"):
+        restore(str(tmp_path / "none"))
+
+
+def test_only_the_caller_names_files() -> None:
+    """A model whose path is its own could overwrite any file."""
+    own = [b"somewhere"]
+    with pytest.raises(CompileError, match="only files that a caller names"):
+        jangin.compile(saving(flex("Save", [0, 1, 2], []), constant=own), threads=1, cache=False)
+
+
+def test_checkpoints_of_several_files_are_refused() -> None:
+    with pytest.raises(CompileError, match=r"FlexSaveV2 is not supported: .*`state`"):
+        jangin.compile(saving(flex("SaveV2", [0, 1, 2], [])), threads=1, cache=False)
+
+
+def test_a_branch_writes_no_file() -> None:
+    """A path inside of a branch isn't followed to the caller."""
+    names = Tensor((1,), "string", data=[b"w"])
+    body = SubGraph([Tensor((), "string"), names, Tensor(SHAPE)], [flex("Save", [0, 1, 2], [])], [0, 2], [2])
+    tensors = [Tensor((), "bool"), Tensor((), "string"), Tensor(SHAPE), Tensor(SHAPE)]
+    chosen = Operator("IF", [0, 1, 2], [3], "IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 1})
+    with pytest.raises(CompileError, match="only files that a caller names"):
+        jangin.compile(written(tensors, [chosen], [0, 1, 2], [3], body), threads=1, cache=False)
