@@ -21,6 +21,7 @@ ALLOWED = {
     "llvm": set(),
     "visible": set(),
     "once": set(),
+    "protobuf": set(),
     "ir": {"runtime.system", "visible"},
     "targets": {"environment", "ir", "llvm", "runtime", "runtime.system"},
     "host": set(),

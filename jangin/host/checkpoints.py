@@ -120,7 +120,7 @@ def _unpacked(tensor: memoryview, dtype: str) -> Array:
         return np.frombuffer(bytes(whole), dtype).copy()
     numbers = []
     while at < len(whole):
-        value, at = varint(whole, at)
+        value, at = varint(memoryview(whole), at)
         numbers.append(value)
     bits = np.array(numbers, np.uint64)
     return bits.astype(np.uint16).view(np.float16) if dtype == "float16" else bits.astype(dtype)

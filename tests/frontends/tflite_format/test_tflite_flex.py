@@ -185,7 +185,7 @@ def test_what_is_refused() -> None:
     given = {"strides": [1, 1, 1, 1], "padding": "SAME"}
     odd = [image, sizes, image, Tensor([3, 3, 3, 2])]
     refused(flex("Conv2DBackpropFilter", [0, 1, 2], [3], **given), odd, "don't fit the channels")
-    refused(flex("SaveV2", [0], [1]), [image, image], "attribute `state` holds the variables")
+    refused(flex("SaveV2", [0], [1]), [image, image], "the executable.s attribute `state`")
     cut = flex("ReluGrad", [0, 1], [2], T=1)
     bad = Operator(cut.name, cut.inputs, cut.outputs, version=1, custom=(cut.custom or b"")[:-3])
     refused(bad, [image] * 3, "damaged|options of")
