@@ -53,14 +53,15 @@ class Estimate:
         """Return the transform that should be quickest, or None if none is clearly quicker than the direct
         sums.
 
-        With 16-bit weights, the larger transform must be clearly quicker than the smaller: it rounds more,
-        and has more weights.
+        With 16-bit weights, and with weights that change, the larger transform must be clearly quicker than
+        the smaller. It rounds more, and has more weights, which take working memory if they change.
         """
         best, choice = self.figures.gain * self.plain(), None
+        better = self.figures.gain if self.changing or self.weight.bytes < F32.bytes else 1
         for t in self.transforms:
             time = min(self.whole(t), self.blocks(t))
             if time < best:
-                best, choice = time * (1 if self.weight.bytes == F32.bytes else self.figures.gain), t
+                best, choice = time * better, t
         return choice
 
     def by_blocks(self, t: Transform) -> bool:
