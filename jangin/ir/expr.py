@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import copysign
 from typing import Any, TypeVar, Union
 
@@ -26,6 +27,16 @@ ExprLike = Union["Expr", int, float, bool]
 E = TypeVar("E", bound="Expr")
 
 _set = object.__setattr__
+
+
+def _operator(op: str) -> Callable[[Expr, ExprLike], Expr]:
+    """Return the method of Python's operator for the operation `op`."""
+    return lambda self, other: binary(op, self, other)
+
+
+def _reflected(op: str) -> Callable[[Expr, ExprLike], Expr]:
+    """Return the method of Python's operator for the operation `op`, whose first operand is a number."""
+    return lambda self, other: binary(op, other, self)
 
 
 class Expr:
@@ -49,9 +60,6 @@ class Expr:
             return unpacked, (packed(self),)
         return type(self), tuple([getattr(self, name) for name in self.__match_args__])
 
-    def __repr__(self) -> str:
-        return str(self)
-
     def __str__(self) -> str:
         text = self._text
         if text is None:
@@ -60,54 +68,21 @@ class Expr:
                 _set(self, "_text", text)
         return text
 
+    __repr__ = __str__
+
     def _pieces(self) -> list[str | Expr]:
         """Return the pieces of the expression's text, in which children are left as expressions."""
         raise NotImplementedError
 
-    def __add__(self, other: ExprLike) -> Expr:
-        return add(self, other)
-
-    def __radd__(self, other: ExprLike) -> Expr:
-        return add(other, self)
-
-    def __sub__(self, other: ExprLike) -> Expr:
-        return sub(self, other)
-
-    def __rsub__(self, other: ExprLike) -> Expr:
-        return sub(other, self)
-
-    def __mul__(self, other: ExprLike) -> Expr:
-        return mul(self, other)
-
-    def __rmul__(self, other: ExprLike) -> Expr:
-        return mul(other, self)
-
-    def __truediv__(self, other: ExprLike) -> Expr:
-        return div(self, other)
-
-    def __rtruediv__(self, other: ExprLike) -> Expr:
-        return div(other, self)
-
-    def __floordiv__(self, other: ExprLike) -> Expr:
-        return floordiv(self, other)
-
-    def __mod__(self, other: ExprLike) -> Expr:
-        return mod(self, other)
+    __add__, __radd__ = _operator("add"), _reflected("add")
+    __sub__, __rsub__ = _operator("sub"), _reflected("sub")
+    __mul__, __rmul__ = _operator("mul"), _reflected("mul")
+    __truediv__, __rtruediv__ = _operator("div"), _reflected("div")
+    __floordiv__, __mod__ = _operator("floordiv"), _operator("mod")
+    __lt__, __le__, __gt__, __ge__ = _operator("lt"), _operator("le"), _operator("gt"), _operator("ge")
 
     def __neg__(self) -> Expr:
         return call("neg", self)
-
-    def __lt__(self, other: ExprLike) -> Expr:
-        return binary("lt", self, other)
-
-    def __le__(self, other: ExprLike) -> Expr:
-        return binary("le", self, other)
-
-    def __gt__(self, other: ExprLike) -> Expr:
-        return binary("gt", self, other)
-
-    def __ge__(self, other: ExprLike) -> Expr:
-        return binary("ge", self, other)
 
     def __bool__(self) -> bool:
         raise TypeError(f"the truth of {self!r} is known only at run time")
@@ -132,8 +107,7 @@ def _node(cls: type[E], dtype: DType, kids: tuple[Expr, ...]) -> E:
     return node
 
 
-_NONE: frozenset[Var] = frozenset()
-_NO_NAMES: frozenset[str] = frozenset()
+_NONE, _NO_NAMES = frozenset["Var"](), frozenset[str]()
 
 
 class Const(Expr):
@@ -142,9 +116,8 @@ class Const(Expr):
 
     def __new__(cls, value: Scalar, dtype: DType) -> Const:
         key = dtype, value if type(value) is int else repr(value)  # 0.0 == -0.0, and NaN doesn't equal itself
-        existing = _CONSTS.get(key, absent)()
-        if existing is not None:
-            return existing
+        if (known := _CONSTS.get(key, absent)()) is not None:
+            return known
         node = _node(cls, dtype, ())
         _set(node, "value", value)
         return keep(_CONSTS, key, node)
@@ -163,9 +136,8 @@ class Var(Expr):
 
     def __new__(cls, name: str, dtype: DType = I64) -> Var:
         key = name, dtype
-        existing = _VARS.get(key, absent)()
-        if existing is not None:
-            return existing
+        if (known := _VARS.get(key, absent)()) is not None:
+            return known
         node = _node(cls, dtype, ())
         _set(node, "name", name)
         _set(node, "_free", frozenset((node,)))
@@ -190,9 +162,8 @@ class Buffer:
 
     def __new__(cls, name: str, dtype: DType, shape: tuple[Expr, ...], memory: str = "global") -> Buffer:
         key = name, dtype, shape, memory
-        existing = _BUFFERS.get(key, absent)()
-        if existing is not None:
-            return existing
+        if (known := _BUFFERS.get(key, absent)()) is not None:
+            return known
         buffer = object.__new__(cls)
         for field, value in zip(("name", "dtype", "shape", "memory"), key, strict=True):
             _set(buffer, field, value)
@@ -213,9 +184,8 @@ class Load(Expr):
 
     def __new__(cls, buffer: Buffer, index: tuple[Expr, ...]) -> Load:
         key = buffer, index
-        existing = _LOADS.get(key, absent)()
-        if existing is not None:
-            return existing
+        if (known := _LOADS.get(key, absent)()) is not None:
+            return known
         node = _node(cls, buffer.dtype, index)
         _set(node, "buffer", buffer)
         _set(node, "index", index)
@@ -236,9 +206,8 @@ class Binary(Expr):
 
     def __new__(cls, op: str, a: Expr, b: Expr) -> Binary:
         key = op, a, b
-        existing = _BINARIES.get(key, absent)()
-        if existing is not None:
-            return existing
+        if (known := _BINARIES.get(key, absent)()) is not None:
+            return known
         node = _node(cls, BOOL if op in COMPARE else a.dtype, (a, b))
         _set(node, "op", op)
         _set(node, "a", a)
@@ -251,8 +220,7 @@ class Binary(Expr):
 
 
 class Call(Expr):
-    """An intrinsic of INTRINSICS applied to arguments. Its dtype is the first argument's, except for the
-    functions in RESULT."""
+    """An intrinsic of INTRINSICS applied to arguments. Its dtype is the first argument's, or is in RESULT."""
 
     __slots__ = __match_args__ = ("fn", "args")
     fn: str
@@ -260,9 +228,8 @@ class Call(Expr):
 
     def __new__(cls, fn: str, args: tuple[Expr, ...]) -> Call:
         key = fn, args
-        existing = _CALLS.get(key, absent)()
-        if existing is not None:
-            return existing
+        if (known := _CALLS.get(key, absent)()) is not None:
+            return known
         node = _node(cls, RESULT.get(fn) or args[0].dtype, args)
         _set(node, "fn", fn)
         _set(node, "args", args)
@@ -292,8 +259,7 @@ class Select(Expr):
 
     def __new__(cls, cond: Expr, a: Expr, b: Expr) -> Select:
         key = cond, a, b
-        known = _SELECTS.get(key, absent)()
-        if known is not None:
+        if (known := _SELECTS.get(key, absent)()) is not None:
             return known
         node = _node(cls, a.dtype, key)
         _set(node, "cond", cond)
@@ -315,8 +281,7 @@ class Cast(Expr):
 
     def __new__(cls, dtype: DType, a: Expr) -> Cast:
         key = dtype, a
-        known = _CASTS.get(key, absent)()
-        if known is not None:
+        if (known := _CASTS.get(key, absent)()) is not None:
             return known
         node = _node(cls, dtype, (a,))
         _set(node, "a", a)
@@ -386,8 +351,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
 
 
 def _neutral(op: str, x: Expr, y: Expr) -> Expr | None:
-    """Return a simpler expression that equals op(x, y), exactly for floats too. Return None if there is
-    none."""
+    """Return a simpler expression that equals op(x, y), exactly for floats too, or None if there is none."""
     exact = x.dtype.is_int
     if op == "add":
         return y if _is_zero(x, -1) else x if _is_zero(y, -1) else None
@@ -425,25 +389,19 @@ def _is_zero(e: Expr, sign: int) -> bool:
 
 
 def _is_held(op: str, x: Expr, end: Scalar) -> bool:
-    """Return whether `x` is clamped so tightly that a further min or max (`op`) with `end` changes
-    nothing."""
+    """Return whether a further min or max (`op`) with `end` changes nothing, because `x` is clamped."""
     if not (isinstance(x, Binary) and x.op == "min" and isinstance(x.b, Const)):
         return False
     if op == "min":
         return x.b.value <= end
     inner = x.a
-    lower = isinstance(inner, Binary) and inner.op == "max" and isinstance(inner.b, Const)
-    return (
-        lower
-        and isinstance(inner, Binary)
-        and isinstance(inner.b, Const)
-        and end <= min(inner.b.value, x.b.value)
-    )
+    if not (isinstance(inner, Binary) and inner.op == "max" and isinstance(inner.b, Const)):
+        return False
+    return end <= min(inner.b.value, x.b.value)
 
 
 def _unshifted(x: Expr, zero: float) -> Expr | None:
-    """Return `x - zero` as a clamp without the zero point, if `x` is round(v) + zero, clamped. Return None
-    for any other expression.
+    """Return `x - zero` as a clamp without the zero point, if `x` is round(v) + zero, clamped, else None.
 
     This is exact because f32 represents all sums between the bounds. A difference is never -0, so 0.0 is
     added."""
@@ -459,44 +417,16 @@ def _unshifted(x: Expr, zero: float) -> Expr | None:
     return add(Binary("min", Binary("max", whole, const(low, F32)), const(high, F32)), 0.0)
 
 
-def add(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("add", a, b)
-
-
-def sub(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("sub", a, b)
-
-
-def mul(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("mul", a, b)
-
-
-def div(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("div", a, b)
-
-
-def floordiv(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("floordiv", a, b)
-
-
-def mod(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("mod", a, b)
-
-
-def minimum(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("min", a, b)
-
-
-def maximum(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("max", a, b)
-
-
-def eq(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("eq", a, b)
-
-
-def ne(a: ExprLike, b: ExprLike) -> Expr:
-    return binary("ne", a, b)
+add = partial(binary, "add")
+sub = partial(binary, "sub")
+mul = partial(binary, "mul")
+div = partial(binary, "div")
+floordiv = partial(binary, "floordiv")
+mod = partial(binary, "mod")
+minimum = partial(binary, "min")
+maximum = partial(binary, "max")
+eq = partial(binary, "eq")
+ne = partial(binary, "ne")
 
 
 def land(a: ExprLike, b: ExprLike) -> Expr:

@@ -11,7 +11,7 @@ import numpy as np
 from jangin.frontends.caffe.operators.common import Layer
 from jangin.frontends.registry import Lowering, Table, lowers
 from jangin.ir.dtype import F32, I64
-from jangin.ir.expr import Expr, call, cast, const, maximum, select
+from jangin.ir.expr import Expr, add, call, cast, const, maximum, mul, select
 from jangin.ir.graph import CompileError
 from jangin.ops import activation
 from jangin.ops.axes import axis_of, per_channel, product
@@ -168,7 +168,7 @@ def eltwise(layer: Layer) -> Tensor:
              for x, f in zip(layer.inputs, factors or [1.0] * len(layer.inputs), strict=True)]  # fmt: skip
     if any(x.rank != parts[0].rank for x in parts):
         raise CompileError(f"its bottoms {', '.join(map(str, parts))} must have the same shape")
-    combine = {"PROD": lambda v, w: v * w, "SUM": lambda v, w: v + w, "MAX": maximum}[kind]
+    combine = {"PROD": mul, "SUM": add, "MAX": maximum}[kind]
     return reduce(lambda x, y: b.map(combine, x, y), parts)
 
 
