@@ -40,7 +40,7 @@ from catalogue import CATALOGUE, HALVES, Model, halved, quantized
 from sections import Section, Table
 
 import jangin
-from jangin.bench.measure import random_array
+from jangin.bench.arrays import random_array
 from jangin.ir.plan import ALIGN, Plan
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.layout import Frame, Layout

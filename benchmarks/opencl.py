@@ -29,7 +29,7 @@ from catalogue import CATALOGUE
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.bench.measure import random_array
+from jangin.bench.arrays import random_array
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, select
 from jangin.runtime.devices.opencl_library import COPY_HOST, READ_WRITE, Buffer, Queue
 from jangin.runtime.devices.opencl_programs import opened

@@ -21,7 +21,7 @@ from catalogue import CATALOGUE
 from onnx import numpy_helper
 
 import jangin
-from jangin.bench.measure import random_array
+from jangin.bench.arrays import random_array
 
 MODELS = ("squeezenet1_1", "resnet50", "minilm")
 BATCH = 8

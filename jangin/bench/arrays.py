@@ -1,11 +1,11 @@
-"""Files of arrays by name (.npz), for inputs and outputs of engines."""
+"""Arrays for inputs and outputs of engines: files of arrays by name (.npz), and random arrays."""
 
 from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping
-from typing import BinaryIO
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -40,3 +40,14 @@ def _typed(array: Array) -> Array:
     from ml_dtypes import bfloat16
 
     return array.view(bfloat16)
+
+
+def random_array(
+    rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int], mask: bool = False
+) -> Array:
+    """Return a random array for an input: floats in -1..1, integers 0 or 1, or ones for a mask."""
+    if mask:
+        return np.ones(shape, dtype)
+    if dtype.kind in "iub":
+        return rng.integers(0, 2, shape).astype(dtype)
+    return (rng.random(shape, np.float32) * 2 - 1).astype(dtype)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from jangin import options
-from jangin.bench.arrays import load_arrays, save_arrays
+from jangin.bench.arrays import load_arrays, random_array, save_arrays
 from jangin.bench.emitted import arrays_of
 from jangin.bench.engine import Job
 from jangin.bench.engines import PEERS
@@ -348,16 +348,6 @@ def make_inputs(graph: Graph, options: Options) -> dict[str, Array]:
             raise ValueError(f"input {name!r} is {value}: give its sizes with --shape name=number") from None
         arrays[name] = random_array(rng, graph.dtype(name).numpy, shape, mask="mask" in name.lower())
     return arrays
-
-
-def random_array(
-    rng: np.random.Generator, dtype: np.dtype[Any], shape: Sequence[int], mask: bool = False
-) -> Array:
-    if mask:
-        return np.ones(shape, dtype)
-    if dtype.kind in "iub":
-        return rng.integers(0, 2, shape).astype(dtype)
-    return (rng.random(shape, np.float32) * 2 - 1).astype(dtype)
 
 
 def take_turns(

@@ -363,7 +363,7 @@ def read_input(spec: TensorSpec, what: str, sizes: Mapping[str, int], pixels: st
 
 
 def random_input(spec: TensorSpec, sizes: Mapping[str, int], seed: int) -> Array:
-    from jangin.bench.measure import random_array
+    from jangin.bench.arrays import random_array
 
     missing = [d for d in spec.shape if not isinstance(d, int) and d not in sizes]
     if missing:

@@ -29,7 +29,8 @@ from jangin.ops.nontensor import host
 from jangin.ops.operands import wide
 from jangin.ops.quantized import integer_matmul
 from jangin.ops.recurrent_gradient import of_lstm
-from jangin.ops.rounds import LEVEL_ROWS, ROUND, TASK, Activation, Scan, Tile
+from jangin.ops.register_tiles import Tile
+from jangin.ops.rounds import LEVEL_ROWS, ROUND, TASK, Activation, Scan
 from jangin.ops.unit_blocks import Blocks, column, size_of
 from jangin.ops.values import OwnGradient, Tensor
 

@@ -16,7 +16,8 @@ from jangin.ir.records import dataclass
 from jangin.ir.simplify import simplify
 from jangin.ops.builder import Builder
 from jangin.ops.cells import TANH
-from jangin.ops.rounds import BATCH, INNER, PLACE, ROUND, TASK, Phase, Scan, Tile
+from jangin.ops.register_tiles import Tile
+from jangin.ops.rounds import BATCH, INNER, PLACE, ROUND, TASK, Phase, Scan
 from jangin.ops.unit_blocks import Blocks, size_of
 from jangin.ops.values import Tensor
 

@@ -12,7 +12,7 @@ import pytest
 from on_device import SIMULATOR, usable
 
 import jangin
-from jangin.bench.measure import random_array
+from jangin.bench.arrays import random_array
 from jangin.runtime.devices.opencl_devices import Found
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent / "benchmarks"))

@@ -24,8 +24,7 @@ from jangin.frontends.table import load
 from jangin.ir.core import Kernel
 from jangin.ir.expr import const
 from jangin.ir.graph import Graph, Node
-from jangin.ops.register_tiles import ANY_MACHINE, RegisterTile
-from jangin.ops.rounds import BATCHED, FEWEST_BLOCKS, Tile
+from jangin.ops.register_tiles import ANY_MACHINE, BATCHED, FEWEST_BLOCKS, RegisterTile, Tile
 from jangin.options import Options
 from jangin.runtime.executable import Executable
 from jangin.targets import NAMED, resolve

@@ -4,17 +4,15 @@ weights follow from it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from jangin.frontends.assemble import ShapeBindings, Symbols, model_graph
-from jangin.frontends.darknet.idle import ANYWHERE, IDLE
-from jangin.frontends.darknet.sections import Section, Weights, sections
+from jangin.frontends.darknet.boxes import Boxes
+from jangin.frontends.darknet.sections import Section
 from jangin.frontends.darknet.shortcuts import Size, balanced, in_step
 from jangin.ir.dtype import F32
-from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Value
-from jangin.ir.sources import Sources
+from jangin.ir.graph import CompileError, Graph, Value
 
 ALIASES = {
     "avg": "avgpool", "conn": "connected", "conv": "convolutional", "deconv": "deconvolutional",
@@ -25,33 +23,8 @@ IGNORED = frozenset({"cost", "dropout", "detection_loss"})
 """Sections that have an effect only in training."""
 
 
-@dataclass
-class _Layer:
-    """A layer's result: the value called `name`, with the sizes `size`."""
-
-    name: str
-    size: Size
-
-
-class Network:
+class Network(Boxes):
     """The import of one cfg with its weights."""
-
-    def __init__(self, text: str, weights: Weights) -> None:
-        self.net, *self.sections = sections(text)
-        self.weights = weights
-        self.layers: list[_Layer] = []
-        self.nodes: list[Node] = []
-        self.constants: dict[str, Array] = {}
-        self.outputs: list[str] = []
-        self.options: dict[str, Any] = {}
-        self.given: dict[str, list[int | str]] = {}
-        self.states: dict[str, str] = {}
-        self.size: Size = self.net.whole("inputs", 1, 1), 1, 1
-        if "inputs" not in self.net.options:
-            height, width = (self.net.whole(name, None, 1) for name in ("height", "width"))
-            self.size = self.net.whole("channels", 3, 1), height, width
-        self.net.asked.update(("inputs", "height", "width", "channels", "time_steps"))
-        self._all_read(self.net, "[net]")
 
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols = Symbols(shapes)
@@ -66,24 +39,6 @@ class Network:
         outputs = [*(self.outputs or [self.layers[-1].name]), *self.states.values()]
         states = [Value(n, F32, symbols.shape(n, s)) for n, s in self.given.items()]
         return model_graph("model", [x, *states], outputs, self.nodes, self.constants, symbols)
-
-    def suppress(self, overlap: float, score: float, most: int) -> None:
-        """Have non-maximum suppression added at the end of the network. At most `most` boxes are kept. A box
-        is kept if its score is above `score` and it overlaps no better box by more than `overlap`."""
-        self.options = {"overlap": overlap, "score": score, "most": most}
-
-    def _suppressed(self) -> None:
-        """Replace the outputs that have boxes by one output, whose boxes are suppressed."""
-        if not self.outputs:
-            raise CompileError("there are no boxes to suppress: the cfg has no [yolo] and no [region]")
-        attrs = ImportedAttributes("darknet.nms", self.options)
-        name = "detections"
-        self.nodes.append(Node(name, tuple(self.outputs), (name,), attrs, Sources.of("suppressing of boxes")))
-        self.outputs = [name]
-
-    @property
-    def last(self) -> _Layer:
-        return self.layers[-1] if self.layers else _Layer("data", self.size)
 
     def _layer(self, n: int, section: Section) -> None:
         section = replace(section, kind=ALIASES.get(section.kind, section.kind))
@@ -111,41 +66,6 @@ class Network:
             self._all_read(section, f"[{section.kind}] layer {n}")
         else:
             self._add(self.last.size, [self.last.name], {})  # the dialect reports the unknown section
-
-    def _all_read(self, section: Section, what: str) -> None:
-        unread = section.unread(IDLE.get(section.kind, frozenset()) | ANYWHERE)
-        if unread:
-            raise CompileError(f"{what} (line {section.line}): {', '.join(unread)} is not supported")
-
-    def _add(self, size: Size, inputs: Sequence[str], attrs: Mapping[str, Any]) -> None:
-        """Add a node for the current section. Its name has Darknet's number of the layer."""
-        name = f"{self.section.kind}_{self.place}"
-        if min(size) < 1:
-            raise CompileError(
-                f"[{self.section.kind}] layer {self.place} would have the size {size}, which is impossible"
-            )
-        attributes = ImportedAttributes(f"darknet.{self.section.kind}", {"size_out": size, **attrs})
-        source = Sources.of(f"[{self.section.kind}] layer {self.place}", place=f"line {self.section.line}")
-        self.nodes.append(Node(name, tuple(inputs), (name,), attributes, source))
-        self.layers.append(_Layer(name, size))
-
-    def _take(self, shape: Sequence[int], what: str) -> str:
-        name = f"{self.section.kind}_{self.place}.{what}"
-        self.constants[name] = self.weights.take(shape, f"the {what} of layer {self.place}")
-        return name
-
-    def _other(self, index: float) -> _Layer:
-        """Return a layer by its number. A negative number counts back from the current layer. Raises
-        CompileError if it isn't before the current layer."""
-        at = int(index) + self.place if index < 0 else int(index)
-        if not 0 <= at < self.place:
-            raise CompileError(
-                f"[{self.section.kind}] layer {self.place} reads layer {at}, which isn't before it"
-            )
-        return self.layers[at]
-
-    def _activated(self) -> dict[str, Any]:
-        return {"activation": self.section.text("activation", "logistic")}
 
     def _convolutional(self) -> None:
         s, (c, h, w) = self.section, self.last.size
@@ -422,84 +342,3 @@ class Network:
         if self.last.size != other.size:
             raise CompileError(f"[sam] layer {self.place} can't multiply {self.last.size} by {other.size}")
         self._add(other.size, [other.name, self.last.name], self._linear())
-
-    def _linear(self) -> dict[str, Any]:
-        return {"activation": self.section.text("activation", "linear")}
-
-    def _chosen_anchors(self) -> list[tuple[float, float]]:
-        """Return the anchors that the mask chooses, as fractions of the image."""
-        s = self.section
-        anchors = s.numbers("anchors")
-        mask = [int(m) for m in s.numbers("mask")] or list(range(s.whole("num", len(anchors) // 2)))
-        s.asked.add("num")
-        if any(not 0 <= m < len(anchors) // 2 for m in mask):
-            most = len(anchors) // 2 - 1
-            raise CompileError(
-                f"[{s.kind}] layer {self.place}: mask={mask} should have numbers from 0 to {most}"
-            )
-        return [(anchors[2 * m] / self.size[2], anchors[2 * m + 1] / self.size[1]) for m in mask]
-
-    def _plain_suppression(self) -> None:
-        """Raise CompileError if the section measures overlaps for suppression in an unsupported way."""
-        kind = self.section.text("nms_kind", "default")
-        if self.options and kind not in ("default", "greedynms"):
-            raise CompileError(f"[{self.section.kind}] layer {self.place}: nms_kind={kind} is not supported")
-
-    def _yolo(self) -> None:
-        s = self.section
-        self._plain_suppression()
-        attrs = {"scale_x_y": s.number("scale_x_y", 1), "new_coords": s.whole("new_coords", 0)}
-        self._detections(s.whole("classes", 20, 1), self._chosen_anchors(), attrs)
-
-    def _gaussian_yolo(self) -> None:
-        s = self.section
-        self._plain_suppression()
-        points = {"center": 0.0, "left_top": 0.5, "right_bottom": -0.5}
-        point = s.text("yolo_point", "center")
-        if point not in points:
-            raise CompileError(f"[gaussian_yolo] layer {self.place}: yolo_point={point} is not supported")
-        attrs = {"scale_x_y": s.number("scale_x_y", 1), "point": points[point]}
-        self._detections(s.whole("classes", 20, 1), self._chosen_anchors(), attrs, 9)
-
-    def _detection(self) -> None:
-        """Add the decoding of YOLO's first version. Its input has the classes of all cells, then the boxes'
-        probabilities, then the boxes."""
-        s = self.section
-        classes, side, count = s.whole("classes", 1, 1), s.whole("side", 7, 1), s.whole("num", 1, 1)
-        size = math.prod(self.last.size)
-        if s.whole("coords", 1) != 4 or size != side * side * (classes + 5 * count):
-            raise CompileError(
-                f"[detection] layer {self.place} reads {size} numbers, which aren't {side} x {side} "
-                f"cells of {classes} classes and {count} boxes of 4 coordinates"
-            )
-        s.only(reorg=0)
-        attrs = {
-            "side": side, "count": count, "classes": classes, "softmax": s.whole("softmax", 0),
-            "squared": s.whole("sqrt", 0),
-        }  # fmt: skip
-        self._add((side * side * count, classes + 5, 1), [self.last.name], attrs)
-        self.outputs.append(self.layers[-1].name)
-
-    def _region(self) -> None:
-        s, (_, h, w) = self.section, self.last.size
-        numbers = s.numbers("anchors")
-        anchors = [(numbers[i] / w, numbers[i + 1] / h) for i in range(0, len(numbers) - 1, 2)]
-        s.asked.update(("num", "sqrt", "background", "tree"))
-        if s.whole("coords", 4) != 4 or "tree" in s.options or s.whole("background", 0):
-            raise CompileError(
-                f"[region] layer {self.place}: other coordinates, trees or a background are not supported"
-            )
-        self._detections(s.whole("classes", 20, 1), anchors, {"softmax": s.whole("softmax", 0)})
-
-    def _detections(
-        self, classes: int, anchors: list[tuple[float, float]], attrs: Mapping[str, Any], more: int = 5
-    ) -> None:
-        c, h, w = self.last.size
-        if not anchors or c != len(anchors) * (classes + more):
-            raise CompileError(
-                f"[{self.section.kind}] layer {self.place} reads {c} channels, which aren't "
-                f"{len(anchors)} anchors of {classes} classes and {more} more"
-            )
-        attributes = {"classes": classes, "anchors": anchors, **attrs}
-        self._add((h * w * len(anchors), classes + 5, 1), [self.last.name], attributes)
-        self.outputs.append(self.layers[-1].name)
