@@ -3,20 +3,17 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from integer_nets import Net, built, code, compiled, conv, image, layer, product, products, weights
 
-from jangin.compiler.build import build
-from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
-from jangin.compiler.plans import make_plan
-from jangin.ir.core import Compute, Conv, Kernel, Map, MatMul, Reshape
-from jangin.ir.dtype import F32, I8, I16, I32, U8, DType
-from jangin.ir.expr import Call, Var, cast, const, maximum, minimum
-from jangin.ir.graph import Array, Graph
+from jangin.ir.core import Compute, Conv, Kernel, Map, Reshape
+from jangin.ir.dtype import F32, I8, I16, I32, U8
+from jangin.ir.expr import Call, Var, cast, const
+from jangin.ir.graph import Graph
 from jangin.ir.products import DOT2, DOT2B, DOT4, DOT4S, DOT4U, DOT8U, Product
 from jangin.ops.blocks import Rounding, matmul_blocks
 from jangin.ops.builder import Builder
@@ -26,54 +23,10 @@ from jangin.ops.values import Tensor
 from jangin.options import Options
 from jangin.passes.windows.winograd_cost import Estimate
 from jangin.passes.windows.winograd_transform import PAIRED, PairTransform
-from jangin.runtime.executable import Executable
 from jangin.targets import Target, resolve
 from jangin.targets.arm import CORTEX_A72, NEOVERSE_N1, NEOVERSE_V1
 from jangin.targets.figures import FusionFigures
-from jangin.targets.micro import CORTEX_M4
-from jangin.targets.x86 import V2, V3, V4, V4_VNNI
-
-Net = Callable[[Builder, np.random.Generator], Tensor]
-
-
-def weights(random: np.random.Generator, *shape: int, most: int = 128) -> Array:
-    return random.integers(-most, min(most, 127), shape, np.int8, endpoint=True)
-
-
-def image(b: Builder, channels: int, height: int, width: int, dtype: DType = U8) -> Tensor:
-    return b.input("x", dtype, tuple(const(d) for d in (2, channels, height, width)))
-
-
-def conv(channels: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, size: int = 11) -> Net:
-    def net(b: Builder, random: np.random.Generator) -> Tensor:
-        x = image(b, channels, size, size + 3)
-        w = b.const(weights(random, outputs, channels // groups, kernel, kernel))
-        pads = (kernel // 2,) * 4
-        return integer_conv(b, x, w, b.scalar(101, U8), strides=(stride,) * 2, pads=pads, groups=groups)
-
-    return net
-
-
-def product(left: DType, right: DType, depth: int) -> Net:
-    def net(b: Builder, random: np.random.Generator) -> Tensor:
-        x = b.input("x", left, (const(13), const(depth)))
-        y = b.input("y", right, (const(depth), const(37)))
-        zero = b.scalar(7, right) if right is not I16 else None
-        return integer_matmul(b, x, y, None, zero)
-
-    return net
-
-
-def layer(depth: int, batch: tuple[int, ...] = (), given: bool = False, most: int = 128) -> Net:
-    """Make a product with weights. A row's numbers are padded to whole words. `given`: the zero point is an
-    input."""
-
-    def net(b: Builder, random: np.random.Generator) -> Tensor:
-        x = b.input("x", U8, tuple(const(n) for n in (*batch, 13, depth)))
-        zero = b.input("zero", U8, ()) if given else b.scalar(101, U8)
-        return integer_matmul(b, x, b.const(weights(random, *batch, depth, 37, most=most)), zero)
-
-    return net
+from jangin.targets.x86 import V2, V3, V4_VNNI
 
 
 def rescaled(b: Builder, random: np.random.Generator) -> Tensor:
@@ -103,19 +56,6 @@ NETS: dict[str, Net] = {
     "a zero point that a run gives": layer(66, (), given=True),
     "batches, one zero point": layer(21, (3,), given=True),
 }
-
-
-def built(net: Net, seed: int) -> tuple[Graph, dict[str, Array]]:
-    random = np.random.default_rng(seed)
-    b = Builder("net", {})
-    out = net(b, random)
-    graph = b.graph([out], ["out"])
-    arrays = {}
-    for name in graph.inputs:
-        info = np.iinfo(graph.dtype(name).numpy)
-        shape = [int(str(d)) for d in graph.shape(name)]
-        arrays[name] = np.asarray(random.integers(info.min, info.max, shape, info.dtype, endpoint=True))
-    return graph, arrays
 
 
 @pytest.mark.parametrize(("height", "width"), [(9, 64), (6, 37), (5, 10)])
@@ -148,16 +88,6 @@ def test_sums_are_exact(net: str) -> None:
     pairs_of_rows = V2.with_figures(products=NEOVERSE_V1.machine.products)
     for target in (here, here.with_figures(products=V4_VNNI.machine.products), pairs_of_rows):
         np.testing.assert_array_equal(code(graph, Options(target, verify=True), arrays), want)
-
-
-def compiled(graph: Graph, options: Options) -> Executable:
-    fused = optimize(graph, options)
-    plan = make_plan(fused, schedule_kernels(fused, options), options)
-    return Executable(build(plan, options.target), 1)
-
-
-def code(graph: Graph, options: Options, arrays: dict[str, Array]) -> Array:
-    return compiled(graph, options).run(arrays)["out"]
 
 
 def test_any_number_of_images() -> None:
@@ -264,24 +194,11 @@ def test_words_across_pixels(kernel: int, stride: int, size: int, words: tuple[i
     assert made.strides == (stride, 3 if words[1] != kernel else stride)
 
 
-def products(graph: Graph) -> list[Conv | MatMul]:
-    bodies = [n.of(Kernel).body for n in graph.nodes if isinstance(n.attrs, Kernel)]
-    return [n.attrs for body in bodies for n in body.nodes if isinstance(n.attrs, (Conv, MatMul))]
-
-
 @pytest.mark.parametrize("net", [n for n in NETS if n != "groups of odd channels"])
 def test_products_are_of_pairs(net: str) -> None:
     graph, _ = built(NETS[net], 0)
     made = products(optimize(graph, Options(V3)))
     assert made and all(p.dot == DOT2 for p in made) == (net != "depthwise")
-
-
-def test_pairs_are_transformed_by_vectors_alone() -> None:
-    """Winograd's transforms of pairs need vectors. Without them, sums of pairs take six instructions each,
-    and microcontrollers lack memory."""
-    graph, _ = built(NARROW["Winograd's"][0], 0)
-    for target, kind in ((V4, MatMul), (CORTEX_M4, Conv)):
-        assert [type(p) for p in products(optimize(graph, Options(target)))] == [kind]
 
 
 @pytest.mark.parametrize("net", NETS)
@@ -362,133 +279,6 @@ def test_products_of_bytes_without_sign_are_of_fours(net: str) -> None:
     other = None if net == "groups of odd channels" else DOT2
     of_fours = OF_FOURS[net] or net == "depthwise"
     assert made and all(p.dot == (DOT4U if of_fours else other) for p in made)
-
-
-def narrow(
-    channels: int, outputs: int, kernel: int, stride: int = 1, groups: int = 1, size: int = 9, zero: int = 0
-) -> Net:
-    """Make a convolution with 7-bit weights. `zero` is the zero point of its input."""
-
-    def net(b: Builder, random: np.random.Generator) -> Tensor:
-        x = image(b, channels, size, size + 2)
-        w = weights(random, outputs, channels // groups, kernel, kernel, most=64)
-        w[: len(w) // 4], w[-1] = 64, -64
-        pads = (kernel // 2,) * 4
-        sums = integer_conv(
-            b, x, b.const(w), b.scalar(zero, U8), strides=(stride,) * 2, pads=pads, groups=groups
-        )
-        bias = random.integers(-(1 << 20), 1 << 20, (outputs, 1, 1), np.int32)
-        return b.map(lambda v, c: v + c, sums, b.const(bias))
-
-    return net
-
-
-def narrow_product(left: DType, depth: int) -> Net:
-    def net(b: Builder, random: np.random.Generator) -> Tensor:
-        x = b.input("x", left, (const(7), const(depth)))
-        return integer_matmul(b, x, b.const(weights(random, depth, 21, most=64)), b.scalar(101, left))
-
-    return net
-
-
-NARROW: dict[str, tuple[Net, str]] = {
-    "a point": (narrow(66, 40, 1), DOT4S),
-    "a point, a zero point": (narrow(37, 24, 1, zero=101), DOT4S),
-    "strided": (narrow(19, 33, 3, stride=2, zero=77), DOT4S),
-    "few channels": (narrow(3, 24, 3, stride=2, zero=114), DOT4S),
-    "groups": (narrow(24, 32, 3, groups=2), DOT4S),
-    "a product": (narrow_product(U8, 67), DOT4S),
-    "a product with a sign": (narrow_product(I8, 129), DOT4S),
-    "a zero point that a run gives": (layer(70, given=True, most=64), DOT4S),
-    "Winograd's": (narrow(64, 64, 3, size=8), DOT2),
-}
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("net", NARROW)
-def test_small_weights_are_multiplied_by_bytes(net: str) -> None:
-    """Words of four bytes are read without VNNI if no sum of two products exceeds 16 bits. Results are exact
-    with all inputs at either end of their range."""
-    graph, arrays = built(NARROW[net][0], len(net))
-    low, high = np.iinfo(arrays["x"].dtype).min, np.iinfo(arrays["x"].dtype).max
-    exe = compiled(graph, Options(resolve(), verify=True))
-    for n, values in enumerate((None, low, high)):
-        given = arrays if values is None else {n: np.full_like(a, values) for n, a in arrays.items()}
-        want = run_graph(graph, given)["out"]
-        np.testing.assert_array_equal(exe.run(given)["out"], want)
-        for target in (V2, V3, V4) if n == 2 else ():
-            fused = optimize(graph, Options(target, verify=True, winograd=net == "Winograd's"))
-            assert {p.dot for p in products(fused)} == {NARROW[net][1]}
-            np.testing.assert_array_equal(run_graph(fused, given)["out"], want)
-
-
-@pytest.mark.parametrize(
-    ("pair", "most", "dot"),
-    [
-        ((64, 64), 255, DOT4S),
-        ((-64, -64), 255, DOT4S),
-        ((127, 1), 255, DOT4S),
-        ((127, -128), 255, DOT4S),
-        ((127, 2), 255, DOT2),
-        ((-128, -1), 255, DOT2),
-        ((127, 127), 255, DOT2),
-        ((127, 127), 129, DOT4S),
-        ((127, 127), 130, DOT2),
-    ],
-)
-@pytest.mark.parametrize("at", [0, 2])
-def test_no_sum_of_two_products_saturates(pair: tuple[int, int], most: int, dot: Product, at: int) -> None:
-    """One pair of weights decides, together with the known range of the inputs that it multiplies."""
-    b, w = Builder("net", {}), np.ones((24, 32, 1, 1), np.int8)
-    w[5, 12 + at : 14 + at, 0, 0] = pair
-    x = b.input("x", F32, tuple(const(d) for d in (1, 32, 5, 7)))
-    q = b.map(lambda v: cast(U8, minimum(maximum(v, const(0.0, F32)), const(float(most), F32))), x)
-    graph = b.graph([integer_conv(b, q, b.const(w), b.scalar(0, U8))], ["out"])
-    (made,) = products(optimize(graph, Options(V3)))
-    assert made.dot == dot
-    exe = compiled(graph, Options(resolve(), verify=True))
-    for value in (0, most):
-        arrays = {"x": np.full((1, 32, 5, 7), value, np.float32)}
-        found = exe.run(arrays)["out"]
-        np.testing.assert_array_equal(found, run_graph(graph, arrays)["out"])
-        assert found[0, 5, 0, 0] == value * (30 + sum(pair))
-
-
-@pytest.mark.parametrize(("most", "dot"), [(128, DOT4U), (64, DOT4S)])
-@pytest.mark.parametrize("zero", [0, 101])
-def test_one_row_reads_weights_of_bytes(most: int, dot: Product, zero: int) -> None:
-    """A product of one row reads weights of bytes, because it waits for memory, and pairs are twice as large.
-    With several rows, weights are stored as pairs."""
-    random = np.random.default_rng()
-    w = weights(random, 131, 37, most=most)
-    for rows, wanted in ((1, {V2: dot, V3: dot, V4: dot}), (3, {V3: dot if most == 64 else DOT2})):
-        b = Builder("net", {})
-        x = b.input("x", U8, (const(rows), const(131)))
-        graph = b.graph([integer_matmul(b, x, b.const(w), b.scalar(zero, U8))], ["out"])
-        for target, name in wanted.items():
-            fused = optimize(graph, Options(target, verify=True))
-            assert [p.dot for p in products(fused)] == [name]
-            for value in (0, 255, None):
-                given = random.integers(0, 256, (rows, 131), np.uint8)
-                arrays = {"x": given if value is None else np.full_like(given, value)}
-                want = run_graph(graph, arrays)["out"]
-                np.testing.assert_array_equal(run_graph(fused, arrays)["out"], want)
-        exe = compiled(graph, Options(resolve(), verify=True))
-        np.testing.assert_array_equal(exe.run(arrays)["out"], want)
-
-
-def test_numbers_lie_once_for_pairs_and_bytes() -> None:
-    """Two products share their input. The one with small weights reads pairs too, so that the input is stored
-    once."""
-    random, b = np.random.default_rng(3), Builder("net", {})
-    x = image(b, 32, 6, 6)
-    q = requantize(b, b.map(lambda v: cast(I32, v), x), b.scalar(0.7, F32), b.scalar(9, U8))
-    made = [
-        integer_conv(b, q, b.const(weights(random, 16, 32, 1, 1, most=most)), b.scalar(9, U8))
-        for most in (64, 128)
-    ]
-    fused = optimize(b.graph(made, ["narrow", "wide"]), Options(V3))
-    assert [p.dot for p in products(fused)] == [DOT2, DOT2]
 
 
 def block(b: Builder, random: np.random.Generator) -> Tensor:

@@ -17,6 +17,7 @@ from jangin.ir.graph import Array
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import Alloc, For, Func, Stmt, map_children, substitute_stmt
 from jangin.ir.verify import verify_func
+from jangin.schedule.steps import Step, apply
 
 X, Y = Var("x0", F32), Var("x1", F32)
 KERNELS: dict[str, Built] = {
@@ -116,3 +117,12 @@ def assert_same(before: Func, after: Func) -> None:
 @cache
 def _expected(func: Func, n: int) -> Array:
     return result(func, {v.name: n for v, _ in func.symbols})
+
+
+def do(func: Func, *steps: tuple[object, ...]) -> Func:
+    """Apply steps given as tuples, and check the kernel after each."""
+    for name, *args in steps:
+        after = apply(func, [Step(str(name), tuple(args))])
+        assert_same(func, after)
+        func = after
+    return func

@@ -10,7 +10,7 @@ import pytest
 from templates.kernels import buffer
 
 from jangin.ir import te
-from jangin.ir.expr import Binary, Expr, Select, call, const, select
+from jangin.ir.expr import Expr, Select, call, const, select
 from jangin.ir.interpret import run_func, size
 from jangin.ir.loop import Alloc, For, Func, If, Let, Store, block, map_stmt, statements
 from jangin.ir.parse import parse_func
@@ -22,21 +22,7 @@ from jangin.schedule.primitives import distinct, find, loop_names
 from jangin.schedule.steps import PRIMITIVES, Step, apply
 from jangin.templates.scheduled import Packing
 
-from .nests import KERNELS, arrays_for, assert_same, naive, result
-
-REDUCTIONS = {
-    "matmul": ("out.acc", "k0"), "symbolic-rows": ("out.acc", "k0"), "symbolic-sum": ("out.acc", "k0"),
-    "sum": ("out.acc", "k0"),
-}  # fmt: skip
-
-
-def do(func: Func, *steps: tuple[object, ...]) -> Func:
-    """Apply steps given as tuples, and check the kernel after each."""
-    for name, *args in steps:
-        after = apply(func, [Step(str(name), tuple(args))])
-        assert_same(func, after)
-        func = after
-    return func
+from .nests import KERNELS, arrays_for, assert_same, do, naive, result
 
 
 def kinds(func: Func) -> dict[str, str]:
@@ -131,82 +117,6 @@ def test_privatize_beyond_the_last_row(rows: int, exchanged: bool) -> None:
     if exchanged:
         func = replace(func, body=map_stmt(func.body, lambda e: rewrite(e, arms_exchanged)))
     do(func, ("fuse", "i1", "i2", "m"), ("split", "m", rows), ("privatize", "out.acc", ["mi", "i3"]))
-
-
-@pytest.mark.parametrize("name", ["matmul", "symbolic-rows"])
-@pytest.mark.parametrize("tiles", [1, 2, 4])
-def test_block_sum(name: str, tiles: int) -> None:
-    after = do(naive(name), ("split", "i0", 2), ("split", "i0o", tiles, "bound"), ("split", "i1", 4),
-               ("reorder", ["i0oo", "i1o", "i0oi", "i0i", "i1i"]), ("privatize", "out.acc", ["i0i", "i1i"]),
-               ("split", "k0", 3), ("block_sum", "i0oi", ["k0o"], tiles, "sums"))  # fmt: skip
-    names = loop_names(after)
-    assert names.index("k0o") < names.index("i0oi") < names.index("k0i"), names
-    sums = next(s.buffer for s in statements(after.body) if isinstance(s, Alloc) and s.buffer.name == "sums")
-    assert sums.shape == (const(tiles), const(2), const(4)) and sums.memory == "scratch"
-    do(after, ("unroll", "i0i_l"), ("vectorize", "i1i_l"), ("unroll", "i0i_s"), ("vectorize", "i1i_s"))
-
-
-def test_block_sum_over_several_loops() -> None:
-    do(naive("conv"), ("split", "i3", 2), ("privatize", "out.acc", ["i3i"]),
-       ("block_sum", "i3o", ["k0", "k1"], 8, "sums"))  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "loops"), [("conv", ["k0", "k1"]), ("symbolic-sum", ["k0o"])])
-def test_partial_sums(name: str, loops: list[str]) -> None:
-    last = "i3" if name == "conv" else "i1"
-    split = [] if name == "conv" else [("split", "k0", 3, "bound")]
-    func = do(naive(name), ("split", last, 2), ("privatize", "out.acc", [f"{last}i"]), *split)
-    for loop in loops:
-        after = do(func, ("partial_sums", loop))
-        (part,) = (s.buffer for s in statements(find(after, loop)) if isinstance(s, Alloc))
-        assert part.name == "out.acc.part" and part.shape == (const(2),)
-    do(func, ("partial_sums", loops[0]), ("partial_sums", loops[-1] if loops[1:] else "k0i"))
-
-
-def test_lanes_add_to_one_sum() -> None:
-    """The lanes of a sum of integers add to the same elements, also of a tile and of a rest."""
-    func = parse_func("""func sums(x: i8[3, 11], y: i8[4, 11], out: out i32[3, 4]) {
-      serial i in 3 {
-        serial j in 4 {
-          alloc register acc: i32[1]
-          acc[0] = i32(0)
-          serial k in 11 { acc[0] = acc[0] + (i32(x[i, k]) * i32(y[j, k])) }
-          out[i, j] = acc[0]
-        }
-      }
-    }""")
-    func = do(func, ("split", "j", 2), ("privatize", "acc", ["ji"]), ("split", "k", 4, "cut"))
-    func = do(func, ("across_lanes", "ki"), ("across_lanes", "kt"), ("unroll", "ji"))
-    assert kinds(func)["ki"] == kinds(func)["kt"] == "vector"
-
-
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_pairwise(name: str) -> None:
-    """Pairs are added for a single sum, for sums side by side, for the turns of a sum and for its rest. The
-    loop is gone."""
-    func, last = naive(name), "i0" if name == "sum" else "i1"
-    func = do(func, ("split", last, 2, "bound" if name == "sum" else "guard"))
-    if name != "sum":
-        func = do(func, ("privatize", "out.acc", [f"{last}i"]))
-    func = do(func, ("split", "k0", 2, "cut"), ("pairwise", "k0i"))
-    names = loop_names(func)
-    assert "k0o" in names and "k0i" not in names
-    if "k0t" in names and name != "symbolic-sum":
-        func = do(func, ("pairwise", "k0t"))
-    do(func, ("partial_sums", "k0o"))
-
-
-def test_pairs_are_added_to_each_other_first() -> None:
-    func = apply(naive("sum"), [Step("pairwise", ("k0",))])
-    (update,) = (s for s in statements(func.body) if isinstance(s, Store) and isinstance(s.value, Binary))
-    total = update.value
-    # the total has all terms beside the accumulator
-    assert isinstance(total, Binary) and len([*loads(total.b)]) == 11
-
-    def depth(e: Expr) -> int:
-        return 1 + max(depth(e.a), depth(e.b)) if isinstance(e, Binary) else 0
-
-    assert depth(total.b) == 4
 
 
 FACTORED = """func k(x: f32[2, 12], w: f32[5, 12], f: f32[5, 3], o: f32[5, 3], out: out f32[2, 5]) {
@@ -384,147 +294,6 @@ def test_relayout(packing: Packing) -> None:
     packed = {"x": given["x"], "w": packing.apply(given["w"])}
     assert packed["w"].shape == tuple(size(d, {}) for d in after.params[1].shape)
     np.testing.assert_array_equal(result(after, {}, packed), result(func, {}))
-
-
-@pytest.mark.parametrize(("name", "depth"), [("softmax", 1), ("softmax", 2), ("normalize", 1)])
-def test_merge(name: str, depth: int) -> None:
-    rows = [f"r{d}" for d in range(depth)]
-    func = do(naive(name), ("merge", depth, rows))
-    assert loop_names(func)[:depth] == rows
-    locals_ = [
-        s.buffer for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.memory == "scratch"
-    ]
-    assert max(len(b.shape) for b in locals_) == (3 - depth if name == "softmax" else 1)
-    do(func, ("parallelize", "r0"))
-
-
-@pytest.mark.parametrize("rows", [2, 3, 4, 7])
-@pytest.mark.parametrize("name", ["softmax", "normalize"])
-def test_merge_by_blocks_of_rows(name: str, rows: int) -> None:
-    depth = 2 if name == "softmax" else 1
-    func = do(naive(name), ("merge", depth, ["r0", "r1"][:depth], rows))
-    locals_ = [
-        s.buffer for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.memory == "scratch"
-    ]
-    assert {b.shape[0] for b in locals_} == {const(rows)}
-    do(func, ("parallelize", "r0"))
-
-
-def chain(late: bool) -> Func:
-    """Return a kernel of a = 2x; b = a + 1. The result is the sum of b along the rows, and of a, too, if
-    `late`."""
-    x, out = buffer("x", 3, 5), buffer("out", 3)
-    a, b = buffer("a", 3, 5), buffer("b", 3, 5)
-    stages = (
-        te.compute(a, lambda i, j: x[i, j] * 2.0),
-        te.compute(b, lambda i, j: a[i, j] + 1.0),
-        te.reduction(out, [5], "sum", lambda i, k: b[i[0], k[0]] + (a[i[0], k[0]] if late else 0.0)),
-    )
-    return te.lower("chain", stages, [x], {})
-
-
-def test_a_local_in_the_place_of_another() -> None:
-    func = do(chain(late=False), ("merge", 1, ["r0"]), ("reuse", "a", "b"))
-    locals_ = {s.buffer.name for s in statements(func.body) if isinstance(s, Alloc)}
-    assert "a" in locals_ and "b" not in locals_
-    with pytest.raises(ScheduleError, match="a is still used when b is there"):
-        do(chain(late=True), ("merge", 1, ["r0"]), ("reuse", "a", "b"))
-
-
-def twofold(at: int = 0, outputs: int = 1) -> Func:
-    """Return a kernel of a = x + 1 and the sums of its rows. The result is a, shifted by `at` columns,
-    divided by its row's sum. With two outputs, the second is each row's largest element."""
-    x, out = buffer("x", 3, 5), buffer("out", 3, 5)
-    a, total = buffer("a", 3, 5), buffer("total", 3)
-    stages = (
-        te.compute(a, lambda i, j: x[i, j] + 1.0),
-        te.reduction(total, [5], "sum", lambda i, k: a[i[0], k[0]]),
-        te.compute(out, lambda i, j: a[i, (j + at) % 5 if at else j] / total[i]),
-        te.reduction(buffer("top", 3), [5], "max", lambda i, k: out[i[0], k[0]]),
-    )
-    return te.lower("twofold", stages[: 2 + outputs], [x], {}, outputs)
-
-
-@pytest.mark.parametrize("outputs", [1, 2])
-def test_a_local_in_a_result(outputs: int) -> None:
-    func = do(twofold(0, outputs), ("merge", 1, ["r0"]), ("parallelize", "r0"), ("in_result", "a"))
-    local = {s.buffer.name for s in statements(func.body) if isinstance(s, Alloc)}
-    assert local == {"total", "total.acc", *["top.acc"][: outputs - 1]}
-
-
-def test_a_local_that_can_not_be_in_the_result() -> None:
-    for local, why in (("total", "no result has the dtype and shape of total"), ("x", "x is no local")):
-        with pytest.raises(ScheduleError, match=why):
-            do(twofold(), ("merge", 1, ["r0"]), ("in_result", local))
-    with pytest.raises(ScheduleError, match="the result is made of a at other indices"):
-        do(twofold(at=1), ("merge", 1, ["r0"]), ("in_result", "a"))
-    x, b, out = buffer("x", 3, 5), buffer("b", 5), buffer("out", 3, 5)
-    each = te.compute(b, lambda j: x[0, j] + 1.0), te.compute(out, lambda i, j: b[j] * x[i, j])
-    with pytest.raises(ScheduleError, match="b would lie in several parts of the result"):
-        do(te.lower("each", each, [x], {}), ("in_result", "b"))
-    a = buffer("a", 3, 5)
-    product = (
-        te.compute(a, lambda i, j: x[i, j] + 1.0),
-        te.reduction(out, [5], "sum", lambda i, k: a[i[0], k[0]] * x[(i[0] + i[1]) % 3, k[0]]),
-    )
-    with pytest.raises(ScheduleError, match="a is still used when the result is there"):
-        do(te.lower("product", product, [x], {}), ("merge", 1, ["r0"]), ("in_result", "a"))
-
-
-def ends(columns: int, over: int) -> Func:
-    """Return a kernel of the least and the largest of each row, over `columns` columns and over some of
-    them."""
-    x = buffer("x", 3, columns)
-    stages = [
-        te.reduction(buffer(name, 3), [terms], name, lambda i, k: x[i[0], k[0]])
-        for name, terms in (("min", columns), ("max", over))
-    ]
-    return te.lower("ends", stages, [x], {}, 2)
-
-
-@pytest.mark.parametrize("columns", [3, 8, 21])
-def test_loops_side_by_side(columns: int) -> None:
-    func = do(ends(columns, columns), ("merge", 1, ["r0"]), ("side_by_side", "ak0", "bk0"))
-    assert loop_names(func) == ["r0", "ak0"]
-    steps = [("merge", 1, ["r0"]), ("rfactor", "ak0", 2, 2), ("rfactor", "bk0", 2, 2)]
-    do(ends(columns, columns), *steps, ("side_by_side", "ak0o", "bk0o"), ("parallelize", "r0"))
-
-
-def test_loops_that_can_not_be_side_by_side() -> None:
-    merged = PRIMITIVES["merge"]
-    with pytest.raises(ScheduleError, match="aren't loops of one extent side by side"):
-        PRIMITIVES["side_by_side"](merged(ends(8, 7), 1, ["r0"]), "ak0", "bk0")
-    with pytest.raises(ScheduleError, match="aren't in neighbouring nests"):
-        PRIMITIVES["side_by_side"](merged(ends(8, 8), 1, ["r0"]), "bk0", "ak0")
-    with pytest.raises(ScheduleError, match="touches what the other stores"):
-        PRIMITIVES["side_by_side"](merged(naive("normalize"), 1, ["r0"]), "ak0", "bk0")
-
-
-def test_a_sum_where_it_is_read() -> None:
-    func = do(naive("summed twice"), ("inline_sum", "dots"))
-    assert loop_names(func) == ["bi0", "bi1", "bk0", "ak0"]
-    assert not [s for s in statements(func.body) if isinstance(s, Alloc) and s.buffer.name == "dots"]
-
-
-@pytest.mark.parametrize(("lanes", "ways"), [(1, 1), (2, 2), (4, 1), (4, 3), (16, 1)])
-@pytest.mark.parametrize("name", REDUCTIONS)
-def test_rfactor(name: str, lanes: int, ways: int) -> None:
-    func = do(naive(name), ("rfactor", REDUCTIONS[name][1], lanes, ways))
-    assert kinds(func)["k0l"] == "vector" and kinds(func)["k0w"] == "unroll"
-
-
-def test_rfactor_adds_whole_vectors_that_are_left_as_vectors() -> None:
-    # 11 terms take two turns of four, one vector, and a single one
-    func = do(naive("sum"), ("rfactor", "k0", 2, 2))
-    assert kinds(func)["k0l_r"] == "vector" and find(func, "k0t").extent == const(1)
-
-
-def test_rfactor_of_each_combiner_and_under_a_guard() -> None:
-    func = do(naive("max"), ("fuse", "k0", "k1", "k"), ("rfactor", "k", 4, 2))
-    assert "max(" in str(func.body)
-    guarded = do(naive("sum"), ("split", "i0", 2), ("rfactor", "k0", 4, 2))
-    assert "k0l" in loop_names(guarded)
-    do(naive("softmax"), ("merge", 2, ["r0", "r1"]), ("rfactor", "ck0", 2, 2), ("rfactor", "ak0", 2, 1))
 
 
 def test_hoist_indices() -> None:
