@@ -328,7 +328,7 @@ def refuse_unknown(door: str, given: Iterable[str], known: Iterable[str]) -> Non
         if name not in known:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, known, 1)
+            near = get_close_matches(name.lower(), known, 1)
             hint = f": did you mean {near[0]}?" if near else f"; there are {', '.join(known)}"
             raise TypeError(f"{door}() takes no option {name!r}{hint}")
 

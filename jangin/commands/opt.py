@@ -21,7 +21,7 @@ from jangin.ir.text import print_func
 from jangin.ir.verify import verify_func, verify_graph
 from jangin.passes.table import anywhere
 from jangin.schedule.checks import ScheduleError
-from jangin.schedule.steps import PRIMITIVES
+from jangin.schedule.steps import PRIMITIVES, usage
 from jangin.targets import Target, resolve
 
 
@@ -82,17 +82,17 @@ def apply_pass(func: Func, spec: str, target: Target) -> Func:
     if name not in PRIMITIVES:
         raise ValueError(f"no loop pass is called {name!r}; there are {', '.join(PRIMITIVES)}")
     arguments = _arguments(rest, spec)
-    if not arguments and name == "vectorize":
-        return _vectorize(func, target)
-    if not arguments and name == "parallelize":
-        arguments = [_outermost(func).var.name]
     try:
+        if not arguments and name == "vectorize":
+            return _vectorize(func, target)
+        if not arguments and name == "parallelize":
+            arguments = [_outermost(func).var.name]
         return PRIMITIVES[name](func, *arguments)
     except TypeError as error:
-        raise ValueError(f"--pass {spec!r}: {error}") from None
+        raise ValueError(f"--pass {spec!r}: {error}\n{usage(name)}") from None
     except ScheduleError as error:
         hint = "print the nest without this pass to see its loops and buffers"
-        raise ScheduleError(f"--pass {spec!r}: {error}; {hint}") from error
+        raise ScheduleError(f"--pass {spec!r}: {error}; {hint}\n{usage(name)}") from error
 
 
 def _arguments(text: str, spec: str) -> list[Any]:

@@ -12,7 +12,7 @@ from jangin.compiler.cache import key
 from jangin.ir import limits
 from jangin.ir.core import Kernel, LoopNest
 from jangin.ir.expr import Buffer, Expr, Var, const
-from jangin.ir.graph import Graph, Node
+from jangin.ir.graph import CompileError, Graph, Node
 from jangin.ir.loop import Func, Store, statements
 from jangin.ir.records import dataclass
 from jangin.ir.simplify import Range, interval, simplify, terms
@@ -43,6 +43,7 @@ from jangin.passes.memory.views import (
 )
 from jangin.passes.work import nest_work, stages_work
 from jangin.runtime.libraries import FINDERS
+from jangin.schedule.checks import ScheduleError
 from jangin.templates.choose import Match, candidates, choose, opaque
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import Candidate, Template, Workload
@@ -84,7 +85,11 @@ class Job:
 
     def __call__(self) -> Scheduled:
         limits.at(self.sources)
-        return replace(self.make(), function=self.function)
+        try:
+            return replace(self.make(), function=self.function)
+        except ScheduleError as error:
+            defect = "a schedule doesn't fit its kernel, a defect of Jangin: report it with the model"
+            raise CompileError(f"{self.sources or self.name}: {error}; {defect}") from error
 
     @property
     def function(self) -> str:

@@ -79,8 +79,9 @@ def grid_sample(
     value outside: zeros, the border ("border") or the mirrored input ("reflection").
     """
     taps = {"nearest": range(1), "linear": range(2), "cubic": range(-1, 3)}
-    if mode not in taps or padding not in ("zeros", "border", "reflection"):
-        raise CompileError(f"sampling a grid with mode {mode!r} and padding {padding!r} is not supported")
+    for what, asked, known in (("mode", mode, taps), ("padding", padding, ("zeros", "border", "reflection"))):
+        if asked not in known:
+            raise CompileError(f"the {what} {asked!r} is none of {', '.join(known)}, and is not supported")
     rank, sizes = x.rank - 2, x.shape[2:]
     dtype = wide(const(0, grid.dtype)).dtype
 

@@ -138,7 +138,8 @@ def mel_weights(bins: int, length: int, rate: int, lower: float, upper: float) -
     """
     if bins < 0 or length < 0 or (length // 2 + 1) * bins > MOST_WEIGHTS:
         raise CompileError(
-            f"mel weights [{length // 2 + 1}, {bins}]: there may be 0 to {MOST_WEIGHTS} of them"
+            f"mel weights [{length // 2 + 1}, {bins}]: both sizes must be from 0 on, their product at most "
+            f"{MOST_WEIGHTS}"
         )
     low, high = (2595 * np.log10(1 + f / 700) for f in (lower, upper))
     mels = low + np.arange(bins + 2) * ((high - low) / (bins + 2))

@@ -92,7 +92,7 @@ def _array(given: Any, spec: TensorSpec, what: str) -> Array:
     if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
         raise ValueError(f"{what} is of {array.dtype}, and the input {spec} of {spec.dtype}")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise ValueError(f"{what} has values that are infinite or no number")
+        raise ValueError(f"{what} has infinities or NaN: leave it out")
     return np.asarray(array, spec.dtype, order="C")  # ascontiguousarray would give a scalar an axis
 
 

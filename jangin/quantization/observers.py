@@ -40,7 +40,7 @@ class Observer:
             return
         low, high = float(values.min()), float(values.max())
         if not np.isfinite(low) or not np.isfinite(high):
-            raise ValueError("calibration gives values that are infinite or no number")
+            raise ValueError("calibration makes infinities or NaN: check the data's range, and the model")
         self.low, self.high = min(self.low, low), max(self.high, high)
         largest = max(-low, high)
         if not self.reach:

@@ -128,8 +128,9 @@ def _renamed(s: Stmt, name: Callable[[str], str]) -> Stmt:
 
 
 def set_kind(func: Func, loop: str, kind: str) -> Func:
-    """Mark a loop as one of FOR_KINDS. Raises ScheduleError if iterations depend on each other in a kind that
-    runs them side by side. Vector, unrolled, thread and warp loops need a constant extent."""
+    """Mark a loop as one of FOR_KINDS (vector, unroll, ...). Raises ScheduleError if iterations depend on
+    each other in a kind that runs them side by side. Vector, unrolled, thread and warp loops need a constant
+    extent."""
     if kind not in FOR_KINDS:
         raise ScheduleError(f"unknown loop kind {kind!r}")
 

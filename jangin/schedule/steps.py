@@ -6,6 +6,7 @@ steps = {step}    step = PRIMITIVE "(" [arg {"," arg}] ")"    arg = name | INTEG
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from inspect import getdoc, signature
 
 from jangin.ir.loop import Func
 from jangin.ir.reader import Reader
@@ -73,7 +74,19 @@ def apply(func: Func, steps: Sequence[Step]) -> Func:
 
 
 def _kind(kind: str) -> Callable[..., Func]:
-    return lambda func, loop: primitives.set_kind(func, loop, kind)
+    def mark(func: Func, loop: str) -> Func:
+        return primitives.set_kind(func, loop, kind)
+
+    mark.__doc__ = primitives.set_kind.__doc__
+    return mark
+
+
+def usage(name: str) -> str:
+    """Return how a primitive is written, and its work: "split:loop,factor,tail does this: ..."."""
+    primitive = PRIMITIVES[name]
+    _, *arguments = signature(primitive).parameters
+    (work, *_) = (getdoc(primitive) or "").split("\n\n")
+    return f"{':'.join(filter(None, (name, ','.join(arguments))))} does this: {' '.join(work.split())}"
 
 
 PRIMITIVES: Mapping[str, Callable[..., Func]] = {

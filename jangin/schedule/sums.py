@@ -103,7 +103,7 @@ def pairwise(func: Func, loop: str) -> Func:
         _, *inner = chain(s)
         update = (inner[-1] if inner else s).body
         if not isinstance(s.extent, Const) or int(s.extent.value) < 1 or not isinstance(update, Store):
-            raise ScheduleError(f"{func.name}: {loop} has no known number of terms of one sum")
+            raise ScheduleError(f"{func.name}: {loop} doesn't add a constant number of terms to one sum")
         if s.var in {v for e in (*update.index, *(p.extent for p in inner)) for v in free_vars(e)}:
             raise ScheduleError(f"{func.name}: {loop} adds to several elements")
         e, before = update.value, Load(update.buffer, update.index)

@@ -175,6 +175,16 @@ def test_opt_emits_code_and_reads_graphs(cli: Cli, model: Path, tmp_path: Path) 
         assert cli("opt", tmp_path / "axpy.loop", "--pass", wrong).status == 1
 
 
+@pytest.mark.parametrize("wrong", ["split:i,0", "split", "parallelize:j", "unroll:j"])
+def test_a_step_that_does_not_fit_is_told_with_its_usage(cli: Cli, tmp_path: Path, wrong: str) -> None:
+    (tmp_path / "axpy.loop").write_text(NEST)
+    told = cli("opt", tmp_path / "axpy.loop", "--pass", wrong)
+    name = wrong.partition(":")[0]
+    arguments = "loop,factor,tail" if name == "split" else "loop"
+    assert told.status == 1 and f"--pass {wrong!r}: " in told.err
+    assert f"{name}:{arguments} does this: {'Split' if name == 'split' else 'Mark'} " in told.err
+
+
 def test_devices(cli: Cli) -> None:
     out = cli("devices").out
     for text in ("x86-64-v3", "this machine", "ONNX Runtime", "llvmlite", "OpenBLAS", "oneDNN"):

@@ -69,7 +69,7 @@ def test_reasons_of_a_kind_have_their_remedy() -> None:
     fused = node("FusedConv", "x w", "y", activation="Erf", domain="com.microsoft")
     proto = model([fused], [info("x", [1, 2, 4, 4]), info("w", [2, 2, 3, 3])], ["y"])
     proto.opset_import.append(helper.make_opsetid("com.microsoft", 1))
-    refused(proto, "activation 'Erf' is not supported: give your own with operators=")
+    refused(proto, "activation 'Erf' is none of ", ", and is not supported: give your own with operators=")
     eye = node("Reshape", "x shape", "y")
     ranked = model([eye], [X, info("shape", ["n"], TensorProto.INT64)], ["y"])
     refused(ranked, "the rank of its result", "must be known: fix sizes with shapes=")

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from jangin.compiler.kernels import Job
 from jangin.ir.dtype import BOOL, F32, I8, I32
 from jangin.ir.expr import Buffer, Expr, Var, cast, const, land, maximum, select
+from jangin.ir.graph import CompileError
 from jangin.ir.loop import Alloc, For, Func, If, Stmt, Store, block
+from jangin.ir.sources import Sources
 from jangin.ir.te import identity
 from jangin.schedule.checks import ScheduleError
 from jangin.schedule.guards import hoist_guards
 from jangin.schedule.normalize import simplify_func
-from jangin.schedule.steps import PRIMITIVES, Step, apply
+from jangin.schedule.steps import PRIMITIVES, Step, apply, usage
+from jangin.templates.scheduled import Scheduled
 
 from .nests import assert_same, naive
 
@@ -115,7 +121,7 @@ MISUSE: dict[str, tuple[str, Steps, str]] = {
     "lanes of a sum of floats": ("matmul", [("across_lanes", "k0")], "can't add to one sum of integers"),
     "pairs of an axis": ("matmul", [("pairwise", "i1")], "i1 doesn't only add"),
     "pairs of a maximum": ("max", [("pairwise", "k0")], "k0 doesn't only add"),
-    "pairs of any number": ("symbolic-sum", [("pairwise", "k0")], "no known number of terms"),
+    "pairs of any number": ("symbolic-sum", [("pairwise", "k0")], "doesn't add a constant number of terms"),
     "factor of an axis": ("matmul", [("factor_out", "i1", "i0")], "i1 doesn't only add"),
     "no common factor": (
         "matmul", [("split", "k0", 2), ("factor_out", "k0o", "i0")], "no factor that is the same",
@@ -240,3 +246,18 @@ def test_simplify_takes_decided_branches_and_drops_dead_loops() -> None:
     after = simplify_func(func)
     assert after.body == For(R, const(4), one)
     assert_same(func, after)
+
+
+def test_a_schedule_that_does_not_fit_names_the_model_s_nodes() -> None:
+    def make() -> Scheduled:
+        raise ScheduleError("k: no loop 'i9'; there are i0")
+
+    source = Sources.of("Softmax", "scores")
+    told = rf"^{source}: k: no loop 'i9'; there are i0; .* a defect of Jangin: report it with the model$"
+    with pytest.raises(CompileError, match=told):
+        Job("k", "0" * 64, make, sources=source)()
+
+
+def test_each_primitive_says_its_work() -> None:
+    for name in PRIMITIVES:
+        assert re.fullmatch(rf"{name}(:[a-z,]+)? does this: [A-Z].*\.", usage(name)), usage(name)

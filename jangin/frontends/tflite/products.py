@@ -139,7 +139,7 @@ class Products(Forms):
         if attrs.layout != "first" or len(attrs.kernel) > 2 or self.graph.dtype(x) is not F32:
             raise CompileError("a pool of integers or of 3 spatial axes can't be expressed in TFLite")
         if (averages and not attrs.average) or any(d > 1 for d in attrs.dilations):
-            raise CompileError("sums over windows, and windows with gaps, are none of TFLite's")
+            raise CompileError("TFLite's pools take averages or maxima, of windows without dilations")
         if averages and not any(attrs.pads) and attrs.kernel == sizes[2:]:
             self.reduced("MEAN", x, y, range(2, len(sizes)), True)
             return

@@ -113,7 +113,7 @@ def _reduce(net: Network, layer: Layer, m: Any) -> None:
         net.add(layer, "reduce_sum", {"axes": axes, "keep_dims": True}, start=logs)
         return
     if kind not in kinds:
-        raise CompileError(f"{net.source}: the mode {kind} is not supported")
+        raise CompileError(f"{net.source}: the mode {kind} is none of LOGSUM, {', '.join(kinds)}")
     net.add(layer, f"reduce_{kinds[kind]}", {"axes": axes, "keep_dims": True})
 
 

@@ -28,7 +28,9 @@ def bordered(b: Builder, x: Tensor, padding: Padding, border: str, value: float 
     if border == "reflect-even":
         return _mirrored(b, x, padding)
     if border not in BORDERS:
-        raise CompileError(f"border '{border}' is not supported")
+        raise CompileError(
+            f"border '{border}' is none of {', '.join(BORDERS)}, reflect-even, and is not supported"
+        )
     return b.pad(x, pads, BORDERS[border], value)
 
 

@@ -108,7 +108,7 @@ def deconv(
     _check(rank, padding, stride, dilation)
     _counts(output_shape, x.rank, "output_shape")
     if border != "constant":
-        raise CompileError(f"border '{border}' is not supported")
+        raise CompileError(f"border '{border}' instead of 'constant' is not supported")
     if not groups:
         groups = output_shape[1] if output_shape else _size(w.shape[0], w)
     strides, dilations = steps(stride, rank), steps(dilation, rank)
@@ -213,7 +213,9 @@ def debox(
     x = tensor(b, input)
     _spatial_only(x, size, padding, stride, dilation)
     if border != "constant" and (border != "ignore" or normalize):
-        raise CompileError(f"border '{border}' is not supported")
+        raise CompileError(
+            f"border '{border}' instead of 'constant' (or 'ignore', without normalize) is not supported"
+        )
     channels = _size(x.shape[1], x)
     ones = np.full((channels, 1, *size[2:]), 1 / math.prod(size) if normalize else 1.0, x.dtype.numpy)
     return deconv(
@@ -341,7 +343,10 @@ def multilinear_upsample(
 ) -> Tensor:
     x = tensor(b, input)
     if method not in METHODS or border not in ("replicate", "constant"):
-        raise CompileError(f"method '{method}' with border '{border}' is not supported")
+        raise CompileError(
+            f"method '{method}' with border '{border}' instead of {', '.join(METHODS)} with 'replicate' or "
+            "'constant' is not supported"
+        )
     style = resize.Style("linear", METHODS[method])
     if border == "replicate" or method == "aligned":
         return resize.resize(b, x, _lines(b, x, factor), style)

@@ -81,7 +81,8 @@ def fused_conv(
     if not activation:
         return y
     if activation not in FUSED:
-        raise CompileError(f"FusedConv with activation {activation!r} is not supported")
+        known = ", ".join(FUSED)
+        raise CompileError(f"activation {activation!r} is none of {known}, and is not supported")
     return b.map(lambda v: ACTIVATIONS[FUSED[activation]](v, *activation_params), y)
 
 

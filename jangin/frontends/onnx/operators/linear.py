@@ -38,7 +38,8 @@ def fused_gemm(
     if not activation:
         return z
     if activation not in NAMES:
-        raise CompileError(f"FusedGemm with activation {activation!r} is not supported")
+        known = ", ".join(NAMES)
+        raise CompileError(f"activation {activation!r} is none of {known}, and is not supported")
     return b.map(lambda v: ACTIVATIONS[NAMES[activation]](v, **settings), z)
 
 

@@ -231,8 +231,10 @@ def matmul_nbits(
     Each block of a row has a scale and a zero point, which is the middle of the integers by default. With
     `groups`, each of a row's weights names its block. With `accuracy_level` 4, x is rounded to int8 block by
     block if the weights are constant and have no groups."""
-    if bits not in (2, 4, 8) or weight_prepacked:
-        raise CompileError(f"MatMulNBits of {bits} bits (prepacked: {weight_prepacked}) is not supported")
+    if bits not in (2, 4, 8):
+        raise CompileError(f"weights of {bits} bits instead of 2, 4 or 8 are not supported")
+    if weight_prepacked:
+        raise CompileError("weights in a processor's own order (weight_prepacked) are not supported")
     _check_blocks(w, scales, zeros, N, K, bits, block_size)
     checked_scale(b, scales, zero=True)
     known = [b.constant_value(t) for t in (w, scales, zeros) if t is not None]

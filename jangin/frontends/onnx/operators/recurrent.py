@@ -63,7 +63,9 @@ class Settings:
         for n, name in enumerate(names):
             fn = _NEUTRAL.get(name.lower())
             if fn is None:
-                raise CompileError(f"activation {name!r} is not supported")
+                raise CompileError(
+                    f"activation {name!r} is none of {', '.join(_NEUTRAL)}, and is not supported"
+                )
             usually = zip((alphas, betas), parameters(fn), strict=False)
             values = [next(numbers, d) for numbers, d in usually]
             bound = self.clip if n % len(usual) < clipped else None

@@ -55,7 +55,8 @@ def _proportional(
     if old is None or new is None:
         raise CompileError(f"Resize of {x} with keep_aspect_ratio_policy={policy} needs known sizes")
     if policy not in ("not_larger", "not_smaller"):
-        raise CompileError(f"keep_aspect_ratio_policy {policy!r} of Resize is not supported")
+        known = "stretch, not_larger and not_smaller"
+        raise CompileError(f"keep_aspect_ratio_policy {policy!r} is none of {known}, and is not supported")
     scale = (min if policy == "not_larger" else max)(Fraction(n, d) for n, d in zip(new, old, strict=True))
     up, down = const(scale.numerator), const(scale.denominator)
     return [

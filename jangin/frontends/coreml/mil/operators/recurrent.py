@@ -55,8 +55,9 @@ def _layer(
     """Return a recurrent layer and its number of directions. `functions` are the default activations. `order`
     has the positions of the gates in the order of `Layer`."""
     b, direction = c.b, c.text("direction", "forward")
-    if direction not in ("forward", "reverse", "bidirectional"):
-        raise CompileError(f"the direction {direction} is not supported")
+    known = "forward", "reverse", "bidirectional"
+    if direction not in known:
+        raise CompileError(f"the direction {direction} is none of {', '.join(known)}, and is not supported")
     count = 2 if direction == "bidirectional" else 1
     w, r = (_both(c, n, count, order) for n in ("weight_ih", "weight_hh"))
     if w is None or r is None:
