@@ -19,7 +19,7 @@ from jangin.ahead.model import Model, Quantization, identifier
 from jangin.ahead.objects import model_object, threads_object
 from jangin.ahead.output import Content, write_files
 from jangin.ahead.packages import PACKAGES
-from jangin.ahead.patches import arena_bytes, fitted
+from jangin.ahead.patches import arena_bytes, cheap, fitted
 from jangin.ahead.source import Compiled, compiled, model_source, threads_source, weights_files
 from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.ahead.wasm_workers import worker
@@ -118,8 +118,9 @@ def emit(
     results for one thread. `api` adds declarations for other languages: "cpp", "rust" or "csharp". `package`
     adds what makes the folder a "cmake" package or a "zephyr" module. `ram` is how many bytes a run on one
     thread may take, with 1 KB of stack and without inputs and outputs. The first layers run patch by patch if
-    the model takes more. With `candidates`, a package for WebGPU has other schedules of its kernels, which
-    `load({tune: true})` measures. The other arguments mean the same as for `jangin.build`.
+    the model takes more. Without `ram`, they do so for microcontrollers if this saves a tenth of the memory
+    for at most 1 % more operations. With `candidates`, a package for WebGPU has other schedules of its
+    kernels, which `load({tune: true})` measures. The other arguments mean the same as for `jangin.build`.
     Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or
     kind is unknown, if a library is to be called, or if the model takes more than `ram`. Raises LinkError if
     nothing here can link."""
@@ -184,17 +185,18 @@ def model_by(
     candidates: bool = False,
 ) -> Model:
     """Return the description from which `emit_by` makes its files. No code is written yet. If the model takes
-    more bytes than `ram`, its first layers run in patches. With `candidates` it also has other plans."""
+    more bytes than `ram`, its first layers run in patches. Without `ram`, they do so for microcontrollers if
+    this saves much memory and costs next to no time. With `candidates` it also has other plans."""
     options = for_kind(options, kind, constants)
+    small = options.target.is_microcontroller
     with within(options.limits):
         whole = loaded(model, options)
         kept = whole.metadata.get("state", {}) if kind != "web" else {}
         graphs, plans = list[Graph](), list[tuple[Plan, Mapping[str, int]]]()
         for graph, sizes in _graphs(whole, kept, options, progress):
             plans.append((lowered_plan(graph, options, progress), sizes))
-            graphs += (
-                [] if ram is None and not candidates else [graph]
-            )  # otherwise its constants are released
+            if small or ram is not None or candidates:
+                graphs.append(graph)  # otherwise its constants are released
         title = _title(model) or plans[0][0].name or "model"
         beside = lies_beside(options.target, kind, constants)
         parameters = whole.metadata.get("quantization", {})
@@ -203,16 +205,17 @@ def model_by(
         made = describe(plans, beside, kept, quantization)
         if candidates:
             made = replace(made, ways=tuple(lowered_plan(graphs[0], o, progress) for o in ways(options)))
-        if ram is None or made.ram <= ram:
+        if (ram is None and not small) or (ram is not None and made.ram <= ram):
             return made
-        over = made.ram - ram
         smaller = [
-            fitted(graph, plan, options, arena_bytes(plan) - over, progress)
+            cheap(graph, plan, options, progress)
+            if ram is None
+            else fitted(graph, plan, options, arena_bytes(plan) - made.ram + ram, progress)
             for graph, (plan, _) in zip(graphs, plans, strict=True)
         ]
         plans = [(f.plan, sizes) for f, (_, sizes) in zip(smaller, plans, strict=True)]
         return replace(
-            describe(plans, beside, kept, quantization), patches="; ".join(f.text for f in smaller)
+            describe(plans, beside, kept, quantization), patches="; ".join(f.text for f in smaller if f.text)
         )
 
 

@@ -130,7 +130,7 @@ class Model:
     All its names begin with `prefix`. A run takes the last of the plans `parts` whose conditions its sizes
     meet. `beside` tells if the weights are in a separate file. `state` describes what is kept between runs.
     The parts of a `training` step are its functions instead. `patches` says how the first layers run in
-    patches, or why they can't, if the model didn't fit without. `ways` are plans with other schedules, whose
+    patches, or why they can't if the model doesn't fit. `ways` are plans with other schedules, whose
     kernels are candidates."""
 
     name: str

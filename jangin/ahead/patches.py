@@ -13,7 +13,7 @@ from jangin.ir.graph import Graph, Node, static_shape
 from jangin.ir.plan import Plan
 from jangin.options import Options
 from jangin.passes.memory.overlaps import all_distances, bytes_between
-from jangin.passes.windows.patches import Cost, Region, Split, patched, region, splits
+from jangin.passes.windows.patches import Cost, Region, Split, operations, patched, region, splits
 
 if TYPE_CHECKING:
     from jangin.compiler.request import Progress
@@ -27,14 +27,22 @@ MOST_EXTRA = 2.0
 over three times as long, which hardly any use allows."""
 TRIES = 10
 """Plans that are made of one model at most. Each takes a second or two."""
+FEW, LITTLE, WORTH = 4, 0.01, 0.9
+"""Most patches that nobody asked for, their most additional operations as a share of the model's, and the
+most of the arena that they may still take. The additional time is less than two compilers differ by."""
+MOST_TRIED = 0.1
+"""Most additional operations of such patches as a share of those of the layers in patches. With more, these
+layers would have to be under a tenth of the model."""
 
 
 class Choice(NamedTuple):
-    """A split, its cost, and the estimated bytes of the arena."""
+    """A split, its cost, the estimated bytes of the arena, and the additional operations as a share of the
+    model's."""
 
     split: Split
     cost: Cost
     bytes: float
+    extra: float
 
     @property
     def last(self) -> str:
@@ -42,9 +50,11 @@ class Choice(NamedTuple):
         return _named(self.split.region)
 
     def __str__(self) -> str:
+        share = 100 * self.cost.extra
+        more = f"{abs(share):.0f} % {'fewer' if share < 0 else 'more'} operations"
         return (
-            f"the first layers, up to {self.last}, run in {self.split.count} patches, with "
-            f"{100 * self.cost.extra:.0f} % more operations in these layers"
+            f"the first layers, up to {self.last}, run in {self.split.count} patches, "
+            f"with {more} in these layers"
         )
 
 
@@ -80,9 +90,23 @@ def planned(graph: Graph, choice: Choice, options: Options, progress: Progress |
     return lowered_plan(graph, options, progress, since=FIRST)
 
 
-def choices(graph: Graph, plan: Plan, options: Options) -> tuple[list[Choice], str]:
+def cheap(graph: Graph, plan: Plan, options: Options, progress: Progress | None) -> Fitted:
+    """Return a plan of a lowered graph with few patches that save much memory and cost next to no operations.
+    Return `plan`, which has no patches, if there is none."""
+    most, (found, _) = WORTH * arena_bytes(plan), choices(graph, plan, options, FEW, MOST_TRIED)
+    for choice in reversed(found):
+        if choice.bytes <= most and choice.extra <= LITTLE:
+            attempt = planned(graph, choice, options, progress)
+            return Fitted(attempt, str(choice)) if arena_bytes(attempt) <= most else Fitted(plan, "")
+    return Fitted(plan, "")
+
+
+def choices(
+    graph: Graph, plan: Plan, options: Options, count: int = MOST, extra: float = MOST_EXTRA
+) -> tuple[list[Choice], str]:
     """Return the ways in which the first layers of a lowered graph may run in patches, and why there are no
-    others. Each way takes less memory than those before, and more operations."""
+    others. Each way takes less memory than those before, and more operations. `count` is the most patches,
+    and `extra` is the most additional operations as a share of these layers'."""
     graph = optimize(graph, options, until=LAST)
     if any(static_shape(v.shape or ()) is None for v in graph.values.values()):
         return [], "its sizes aren't known, give them with --shape"
@@ -90,7 +114,7 @@ def choices(graph: Graph, plan: Plan, options: Options) -> tuple[list[Choice], s
     peak = max((layer.ram for layer in found), default=0)
     best: list[Choice] = []
     why: list[tuple[int, str]] = []
-    ways = _ways(graph, plan, found, peak, small, why)
+    ways = _ways(graph, plan, found, peak, small, why, count, extra)
     for way in sorted(ways, key=lambda c: (c.cost.extra, c.bytes, c.split.axis)):
         if way.bytes < (best[-1].bytes if best else peak):
             best.append(way)
@@ -99,13 +123,21 @@ def choices(graph: Graph, plan: Plan, options: Options) -> tuple[list[Choice], s
 
 
 def _ways(
-    graph: Graph, plan: Plan, found: Sequence[Layer], peak: int, small: bool, why: list[tuple[int, str]]
+    graph: Graph,
+    plan: Plan,
+    found: Sequence[Layer],
+    peak: int,
+    small: bool,
+    why: list[tuple[int, str]],
+    count: int,
+    extra: float,
 ) -> Iterator[Choice]:
-    """Yield the ways to run the first layers in patches. Reasons why others aren't possible are added to
-    `why`, with a number each: the less, the more the reason tells. `peak` is the most bytes of a layer. With
-    `small`, results lie over operands."""
+    """Yield the ways to run the first layers in at most `count` patches, with at most the share `extra` of
+    additional operations. Reasons why others aren't possible are added to `why`, with a number each: the
+    less, the more the reason tells. `peak` is the most bytes of a layer. With `small`, results lie over
+    operands."""
     at = {n.outputs[0]: number for number, n in enumerate(graph.nodes, 1)}
-    over = all_distances(plan) if small else {}
+    over, total = all_distances(plan) if small else {}, operations(graph, graph.nodes)
     for b in plan.buffers:
         made = b.live[0]
         if b.kind != "arena" or b.name not in graph.values:
@@ -117,16 +149,16 @@ def _ways(
         if isinstance(area, str):
             why.append((0, area))
             continue
-        for split, price in splits(graph, area, MOST, MOST_EXTRA):
+        for split, price in splits(graph, area, count, extra):
             if isinstance(price, Node):
                 why.append((at[price.outputs[0]], f"{_title(price)} needs all of what it reads"))
-            elif price.extra > MOST_EXTRA:
-                why.append(
-                    (0, f"{split.count} patches up to {_named(area)} would take three times the operations")
-                )
+            elif price.extra > extra:
+                times = f"{1 + price.extra:.1f} times the operations"
+                why.append((0, f"{split.count} patches up to {_named(area)} would take {times}"))
             else:
                 before = _in_patches(graph, plan, found[: made + 1], price, b.name)
-                yield Choice(split, price, max(behind, before))
+                share = operations(graph, area.nodes) / total
+                yield Choice(split, price, max(behind, before), price.extra * share)
 
 
 def _title(node: Node) -> str:

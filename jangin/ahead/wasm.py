@@ -96,6 +96,7 @@ def loader(model: Model) -> str:
     text = _LOADER.replace("<KEPT>\n", _KEPT if kept else "").replace("<RESET>\n", _RESET if kept else "")
     for mark, alone, several in WORKERS:
         text = text.replace(mark, several if model.has_workers else alone)
+    text = text.replace("<REFUSED>", _REFUSED if model.target.has("relaxed-simd") else "")
     numbers = {"<FIRST>": FIRST, "<MOST>": MOST, "<STACK>": STACK, "<SPINS>": SPINS}
     for mark, number in numbers.items():
         text = text.replace(mark, str(number))
@@ -103,6 +104,10 @@ def loader(model: Model) -> str:
     return text.replace("<NAME>", model.name.replace("*/", ""))
 
 
+_REFUSED = """.catch((cause) => {
+    throw new Error("this engine doesn't take the module, which needs Relaxed SIMD: " +
+      "without it, compile the model for wasm32", { cause });
+  })"""
 _LOADER = """/* <NAME>, compiled by Jangin for WebAssembly.
 
    import { load } from "./<P>.mjs";

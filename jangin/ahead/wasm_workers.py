@@ -18,7 +18,8 @@ _ALONE = f"/* {_GIVEN} */"
 _ALONE += """
 export async function load({ code, weights } = {}) {
   const [wasm, constants] = await Promise.all([code ?? bytes("<P>.wasm"), weights ?? bytes("<P>.bin")]);
-  const { instance } = await WebAssembly.instantiate(wasm, { env: library });
+  const module = await WebAssembly.compile(wasm)<REFUSED>;
+  const instance = await WebAssembly.instantiate(module, { env: library });
   return new Model(instance.exports, constants);
 }
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -16,9 +17,9 @@ from jangin.ahead.patches import choices
 from jangin.commands.common import Settings, parse_bytes, progress, terminal
 from jangin.compiler.cases import cases, loaded
 from jangin.files import write_text
+from jangin.ir.own_names import own_name
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.options import Options
-from jangin.targets import Target
 
 ROWS = 24
 """Lines of the memory's picture, which fit in a terminal."""
@@ -28,11 +29,6 @@ WAYS = 4
 """Lines of the table of patches. Ways in between differ little."""
 LONGEST = 48
 """Characters of a layer's name in the table, so that the other columns have space."""
-
-
-def is_microcontroller(target: Target) -> bool:
-    """Return whether C alone is made for a target, which its own compiler takes."""
-    return target.outputs == ("c",)
 
 
 def firmware(
@@ -58,7 +54,8 @@ def firmware(
     total = {"flash": model.weights.bytes + code, "ram": model.ram}
     console.print(_summary(model, code, arena, estimates))
     if "ram" not in room:
-        _print_patches(path, options, plan)
+        whole = model_by(options, path, "c", "", "inside", tell, sys.maxsize) if model.patches else model
+        _print_patches(path, options, whole.parts[-1].plan)
     if picture is not None:
         write_text(picture, memory_svg(plan))
     _refuse(model, estimates, total, room)
@@ -67,7 +64,7 @@ def firmware(
 def _with_least_sizes(path: Path, options: Options) -> tuple[Options, list[str]]:
     """Return the options with 1 for each size that the model and the options leave open, and these sizes."""
     graph = loaded(path, options).graph
-    names = [str(v) for v in graph.symbols if str(v) not in (options.shapes or {})]
+    names = [n for v in graph.symbols if (n := own_name(v)) not in (options.shapes or {})]
     shapes: Mapping[str, object] = {**(options.shapes or {}), **dict.fromkeys(names, 1)}
     return (options.but(shapes=shapes) if names else options), names
 

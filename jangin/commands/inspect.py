@@ -13,7 +13,7 @@ from rich.table import Table
 from jangin.backends.backend import backend_of
 from jangin.commands import placement as nodes
 from jangin.commands.common import Settings, progress, say, terminal
-from jangin.commands.firmware import firmware, is_microcontroller
+from jangin.commands.firmware import firmware
 from jangin.commands.minimize import minimize
 from jangin.commands.picture.draw import draw
 from jangin.commands.program import program_text, steps_table
@@ -104,13 +104,13 @@ def inspect(
     if show not in shown:
         raise ValueError(f"--show {show!r} is unknown; known: {', '.join(shown)}")
     plain = not (after or kernel or placement or memory or sizes or html)
-    if (ram or flash or picture) and not (plain and is_microcontroller(options.target)):
+    if (ram or flash or picture) and not (plain and options.target.is_microcontroller):
         raise ValueError(
             f"--ram, --flash and --picture are for microcontrollers, which {options.target.name} isn't: "
             "give for example --target cortex-m4, without options that show something else"
         )
     with within(options.limits):
-        if plain and is_microcontroller(options.target):
+        if plain and options.target.is_microcontroller:
             firmware(model, settings, options, ram, flash, picture)
         elif html is not None:
             draw(model, settings, options, after, html, times)

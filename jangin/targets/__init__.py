@@ -37,6 +37,7 @@ def _named() -> dict[str, Target]:
         micro.CORTEX_M33, micro.CORTEX_M55, micro.RISCV32IMC, micro.RISCV32GC,
         wasm.WASM32,
         wasm.WASM32_THREADS,
+        wasm.WASM32_RELAXED,
     )  # fmt: skip
     return {t.name: t for t in targets}
 

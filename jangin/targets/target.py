@@ -86,6 +86,11 @@ class Target:
         return replace(self, machine=replace(self.machine, **figures))
 
     @property
+    def is_microcontroller(self) -> bool:
+        """Whether C alone is made for the target, which its own compiler takes."""
+        return self.outputs == ("c",)
+
+    @property
     def each(self) -> Sequence[Target]:
         """The targets that a model is compiled for: itself, or the parts of a target of several devices."""
         return (self,)

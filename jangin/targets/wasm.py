@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jangin.ir import products
+from jangin.ir.dtype import F32, F64
 from jangin.targets.figures import FusionFigures
 from jangin.targets.processor import Processor
-from jangin.targets.rows import DOT2, PAIR_OF_BYTES, PORTABLE, Row
+from jangin.targets.rows import DOT2, FMA, PAIR_OF_BYTES, PORTABLE, Row
 from jangin.targets.target import Target
 
 WASM: tuple[Row, ...] = (
@@ -33,10 +34,24 @@ WASM32 = Target(
 )  # fmt: skip
 """WebAssembly with 128-bit vectors (SIMD128), in one thread.
 
-Multiply-adds aren't fused. Relaxed SIMD may fuse them, but then gives other results on other machines. So
-does its dot product of bytes, unless one operand is unsigned and has 7 bits, and int8 models have no such
-operand. Engines keep values in the processor's registers, 16 on x86.
+Multiply-adds aren't fused. Engines keep values in the processor's registers, 16 on x86.
 """
 
 WASM32_THREADS = replace(WASM32, name="wasm32-threads", features=f"{WASM32.features},+atomics")
 """WebAssembly whose memory several workers share. Browsers share memory only on isolated pages."""
+
+RELAXED: tuple[Row, ...] = tuple(
+    replace(
+        FMA, dtypes=(dtype,), needs=("relaxed-simd",), lanes=16 // dtype.bytes, becomes=r"relaxed_madd",
+        llvm="call {T} @llvm.wasm.relaxed.madd({T} %x, {T} %y, {T} %z)",
+    )
+    for dtype in (F32, F64)
+)  # fmt: skip
+"""Multiply-adds that an engine fuses if its processor does so."""
+
+WASM32_RELAXED = replace(
+    WASM32, name="wasm32-relaxed", features=f"{WASM32.features},+relaxed-simd", rows=(*RELAXED, *WASM)
+)
+"""WebAssembly with Relaxed SIMD. Floats may differ from machine to machine in their last bits, because some
+fuse multiply-adds. Integers are the same everywhere: the dot product of bytes isn't used, because it is exact
+only if one operand has 7 bits, and int8 models have no such operand."""

@@ -117,12 +117,55 @@ def test_a_model_in_patches_fits(target: str, tmp_path: Path) -> None:
     """With less memory than the layers take at once, the results are the same to the last bit."""
     needs_tools(target)
     e, model = example(), of_bytes(40, 24)
-    room = jangin.emit(model, "c", target, name="model").model.ram * 2 // 3
+    room = jangin.emit(model, "c", target, name="model", ram=1 << 30).model.ram * 2 // 3
     made = jangin.emit(model, "c", target, name="model", ram=room)
     assert "patches" in made.model.patches and made.model.ram <= room
     firmware = e.build(made, tmp_path)
     x = np.random.default_rng().uniform(-8, 12, (1, 7, 40, 24)).astype(np.float32)
     there = e.run(firmware, e.BOARDS[target], x)
+    np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
+
+
+def pooled() -> onnx.ModelProto:
+    """A quantized layer whose large result is pooled at once, so that its patches don't overlap."""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+    g (float[1, 3, 36, 20] x) => (float[1, 12, 6, 5] y) {
+        q = QuantizeLinear(x, xs, xz)
+        f = DequantizeLinear(q, xs, xz)
+        k = DequantizeLinear(w, ws, wz)
+        c = Conv(f, k)
+        r = QuantizeLinear(c, ys, xz)
+        d = DequantizeLinear(r, ys, xz)
+        m = MaxPool<kernel_shape = [6, 4], strides = [6, 4]>(d)
+        l = Conv(m, v)
+        y = Relu(l)
+    }"""
+    model, random = onnx.parser.parse_model(text), np.random.default_rng()
+    arrays = {
+        "w": random.integers(-127, 128, (12, 3, 1, 1), np.int8),
+        "v": np.eye(12, dtype=np.float32)[..., None, None],
+        "ws": np.float32(2**-8),
+        "wz": np.int8(0),
+        "xs": np.float32(2**-4),
+        "xz": np.uint8(128),
+        "ys": np.float32(2**-4),
+    }
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(a), n) for n, a in arrays.items())
+    return model
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("target", TARGETS)
+def test_patches_that_cost_nothing_are_made_unasked(target: str, tmp_path: Path) -> None:
+    """They save memory, and the results are the same to the last bit. With enough memory there are none."""
+    needs_tools(target)
+    e, model = example(), pooled()
+    plain = jangin.emit(model, "c", target, name="model", ram=1 << 30)
+    made = jangin.emit(model, "c", target, name="model")
+    assert "patches" in made.model.patches and not plain.model.patches
+    assert made.ram < 0.9 * plain.ram
+    x = np.random.default_rng().uniform(-8, 8, (1, 3, 36, 20)).astype(np.float32)
+    there = e.run(e.build(made, tmp_path), e.BOARDS[target], x)
     np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
 
 

@@ -35,15 +35,20 @@ for (const [x, sizes] of JSON.parse(readFileSync("runs.json"))) {
 
 
 def in_node(
-    model: onnx.ModelProto, runs: list[tuple[Array, dict[str, int]]], folder: Path
+    model: onnx.ModelProto,
+    runs: list[tuple[Array, dict[str, int]]],
+    folder: Path,
+    target: str = "wasm32",
+    *options: str,
 ) -> list[list[Array]]:
-    """Return the outputs of several runs of one loaded model."""
-    jangin.emit(model, "shared", "wasm32", name="model").save(folder)
+    """Return the outputs of several runs of one loaded model. The options are Node's."""
+    jangin.emit(model, "shared", target, name="model").save(folder)
     (folder / "runs.json").write_text(
         json.dumps([[x.reshape(-1).view(np.uint32).tolist(), s] for x, s in runs])
     )
     (folder / "run.mjs").write_text(RUN)
-    done = subprocess.run(["node", "run.mjs"], cwd=folder, capture_output=True, text=True, timeout=600)
+    command = ["node", *options, "run.mjs"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[:4000]
     return [[np.array(y, np.float32) for y in json.loads(line)] for line in done.stdout.splitlines()]
 
@@ -53,6 +58,34 @@ def test_a_network(tmp_path: Path) -> None:
     ((y,),) = in_node(small_network(), [(x, {})], tmp_path)
     expected = jangin.compile(small_network(), "x86-64-v2")(x)  # neither target fuses products and sums
     np.testing.assert_allclose(y, expected.reshape(-1), rtol=1e-5, atol=1e-5)
+
+
+RELAXED = "--experimental-wasm-relaxed-simd"
+"""Node 20's option for Relaxed SIMD. Later versions have it without the option, and still take it."""
+
+
+def test_relaxed_multiply_adds(tmp_path: Path) -> None:
+    """Each product and its sum are rounded once or twice, as the engine likes."""
+    x = np.random.default_rng().standard_normal((1, 3, 19, 23)).astype(np.float32)
+    ((y,),) = in_node(small_network(), [(x, {})], tmp_path, "wasm32-relaxed", RELAXED)
+    assert (tmp_path / "model.wasm").read_bytes().count(b"\xfd\x85\x02") > 20, "f32x4.relaxed_madd"
+    expected = jangin.compile(small_network(), "x86-64-v2")(x)
+    np.testing.assert_allclose(y, expected.reshape(-1), rtol=1e-5, atol=1e-5)
+
+
+def test_integers_are_exact_with_relaxed_simd(tmp_path: Path) -> None:
+    model, x = integers(), np.random.default_rng().standard_normal((1, 5, 13, 11)).astype(np.float32)
+    ((y,),) = in_node(model, [(x, {})], tmp_path, "wasm32-relaxed", RELAXED)
+    np.testing.assert_array_equal(y, jangin.compile(model, "x86-64-v2")(x).reshape(-1))
+
+
+def test_an_engine_without_relaxed_simd_is_named(tmp_path: Path) -> None:
+    """The module is one that no engine takes."""
+    jangin.emit(layers(), "shared", "wasm32-relaxed", name="model").save(tmp_path)
+    (tmp_path / "model.wasm").write_bytes(b"\0asm\1\0\0\0\x7f")
+    (tmp_path / "run.mjs").write_text('import { load } from "./model.mjs";\nawait load();\n')
+    done = subprocess.run(["node", "run.mjs"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode and "needs Relaxed SIMD" in done.stderr
 
 
 def test_casts(tmp_path: Path) -> None:

@@ -46,6 +46,17 @@ def test_figures_are_those_of_the_emitted_code(cli: Cli, network: Path, tmp_path
     assert len(root.findall("{http://www.w3.org/2000/svg}rect")) == len(buffers) > 1
 
 
+@pytest.mark.parametrize("size", ["serving:0_d0", "x0"])
+def test_open_sizes_may_have_any_name(size: str, cli: Cli, network: Path) -> None:
+    """TensorFlow's names are no identifiers. The compiler itself makes names such as x0."""
+    model = onnx.load(network)
+    for end in (*model.graph.input, *model.graph.output):
+        end.type.tensor_type.shape.dim[0].dim_param = size
+    onnx.save(model, network)
+    done = cli("inspect", network, "--target", "cortex-m4")
+    assert done.status == 0 and f"{size} = 1" in done.out, done.err
+
+
 def test_a_model_that_does_not_fit_says_what_would(cli: Cli, network: Path) -> None:
     assert cli("inspect", network, "--target", "cortex-m4", "--ram", "1M", "--flash", "1M").status == 0
     done = cli("inspect", network, "--target", "cortex-m4", "--ram", "8K", "--flash", "2K")

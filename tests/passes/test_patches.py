@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from nets import N, Net
@@ -127,7 +129,7 @@ def test_a_global_mean_that_scales_the_picture() -> None:
     x = t.relu(t.conv(t.input("x", 1, 2, 24, 24), 8, 3))
     x = t.mul(x, t.b.node(Reduce("sum", (2, 3), keepdims=True), [x]))
     graph = t.done(t.b.node(Reduce("sum", (2, 3)), [t.conv(x, 1, 3, 2)]))
-    assert "three times the operations" in reasons(graph)
+    assert re.search(r"would take [3-9]\.\d times the operations", reasons(graph))
 
 
 def test_a_value_that_is_read_later() -> None:

@@ -12,7 +12,7 @@ place, and slices of the image are views.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from jangin.ir.core import Concat, CoreAttributes, Slice
 from jangin.ir.expr import const
@@ -112,8 +112,12 @@ def cost(graph: Graph, split: Split) -> Cost | Node:
             count = math.prod(sizes_of(own))
             most[name] = max(most[name], count)
             work += count * each[name]
-    plain = sum(sizes[name] * each[name] for name in sizes)
-    return Cost(work / max(1, plain) - 1, {name: most[name] / max(1, sizes[name]) for name in sizes})
+    return Cost(work / max(1, operations(graph, nodes)) - 1, {name: most[name] / max(1, sizes[name]) for name in sizes})
+
+
+def operations(graph: Graph, nodes: Iterable[Node]) -> int:
+    """Return how many operations nodes of known sizes take."""
+    return sum(math.prod(static_shape(graph.shape(n.outputs[0])) or ()) * terms(n, graph) for n in nodes)
 
 
 def _results(value: str, box: Box, made: Sequence[Part]) -> dict[str, Box]:
@@ -187,4 +191,4 @@ def _piece(run: Editor, graph: Graph, current: str, has: Box | None, name: str, 
     return run.add(attrs, (current,), f"{current}.part")
 
 
-__all__ = ["Cost", "Region", "Split", "cost", "parts", "patched", "ranges", "region", "splits"]
+__all__ = ["Cost", "Region", "Split", "cost", "operations", "parts", "patched", "ranges", "region", "splits"]
