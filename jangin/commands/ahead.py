@@ -67,6 +67,8 @@ def summary(made: Emitted) -> Table:
     state = f"{made.state:,} bytes of state, " if made.state else ""
     stack = "" if made.stack is None else f", at most {made.stack:,} of stack"
     table.add_row("RAM", f"{state}{made.ram:,} bytes of arena{stack} (one thread{at})")
+    if made.at and made.model.target.is_microcontroller:
+        table.add_row("", " ".join(("fix sizes with", *(f"--shape {name}=1" for name in made.at))))
     if made.model.patches:
         table.add_row("patches", made.model.patches)
     return table

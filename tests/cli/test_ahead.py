@@ -42,6 +42,8 @@ def test_a_microcontroller(cli: Cli, model: Path, tmp_path: Path) -> None:
     command = ("compile", model, "--target", "cortex-m4", "--shape", "batch=1", "-o", tmp_path / "out")
     done = cli(*command, "--emit", "c", "--name", "net")
     assert done.status == 0 and "-mcpu=cortex-m4" in (tmp_path / "out" / "net.c").read_text(), done.err
+    open_sizes = cli(*command[:4], "--emit", "c", "-o", tmp_path / "open")
+    assert "--shape batch=1" in open_sizes.out, open_sizes.out
     refused = cli(*command, "--emit", "object", "--force")
     assert refused.status == 1 and "no 'object' is made for cortex-m4: c can be" in refused.err
     assert "no .jgn file is made for cortex-m4" in cli(*command).err
