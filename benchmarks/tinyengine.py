@@ -168,8 +168,8 @@ def main() -> None:
             "`python benchmarks/tinyengine.py TINYENGINE CMSIS --keep`: MCUNet-VWW1 (80 x 80 pixels) as "
             "Jangin's C and as the code that TinyEngine's tests keep, with int8 in and out. QEMU counts the "
             "instructions, and the cycles are estimates for a Cortex-M4. RAM has inputs and outputs, without "
-            "the stack. Jangin runs the first layers by patches if they cost next to no time. TinyEngine rescales in floats "
-            "layer by layer, so its results aren't LiteRT's."
+            "the stack. Jangin runs the first layers by patches if they cost next to no time. TinyEngine "
+            "rescales in floats layer by layer, so its results aren't LiteRT's."
         )
         columns = ["engine", "million instructions", "million cycles", "RAM, KB", "flash, KB"]
         Section("Beside TinyEngine", [note, Table(columns, rows)]).save("tinyengine")

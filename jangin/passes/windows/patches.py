@@ -112,7 +112,8 @@ def cost(graph: Graph, split: Split) -> Cost | Node:
             count = math.prod(sizes_of(own))
             most[name] = max(most[name], count)
             work += count * each[name]
-    return Cost(work / max(1, operations(graph, nodes)) - 1, {name: most[name] / max(1, sizes[name]) for name in sizes})
+    extra = work / max(1, operations(graph, nodes)) - 1
+    return Cost(extra, {name: most[name] / max(1, sizes[name]) for name in sizes})
 
 
 def operations(graph: Graph, nodes: Iterable[Node]) -> int:
