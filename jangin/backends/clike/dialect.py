@@ -176,8 +176,6 @@ _GCC = """#if defined __GNUC__ && !defined __clang__
 #pragma GCC optimize("ira-region=one")
 #ifdef __arm__
 #pragma GCC optimize("no-schedule-insns", "no-inline-functions-called-once")
-#elif defined __riscv && __riscv_xlen == 32
-#pragma GCC optimize("no-tree-ter", "no-tree-reassoc")
 #endif
 #endif
 #endif"""
