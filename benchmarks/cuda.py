@@ -15,6 +15,9 @@ With --prepare all kernels are made for an architecture, without a device, and k
 find them there and compile nothing but steps of training. Both machines need the same versions of llvmlite,
 NumPy and onnx.
 
+A fourth part measures WebGPU by benchmarks/webgpu.py, beside CUDA and OpenCL on the same chip. Its results
+lie in a folder beside the figures.
+
 The last lines say what to read, with every bar beside its figure. Networks and weights are made from a seed.
 `--small` takes sizes for a simulated device. Columns stay empty if their package is missing: PyTorch with
 cuBLAS, torchvision, transformers, or NVIDIA's compute-sanitizer.
@@ -391,7 +394,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="jobs whose names begin so")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of a job at most")
     parser.add_argument("--minutes", type=float, default=60.0, help="after which no job begins")
-    parser.add_argument("--part", type=int, choices=(1, 2, 3), help="one part of the jobs alone")
+    parser.add_argument("--part", type=int, choices=(1, 2, 3, 4), help="one part of the jobs alone")
     parser.add_argument("--again", action="store_true", help="do what is done once more")
     parser.add_argument("--small", action="store_true", help="small sizes, for a simulated device")
     parser.add_argument("--architecture", default="", help="the target of models, such as sm_90a")
@@ -411,7 +414,7 @@ def main() -> None:
         arguments.json = None
     done = {} if arguments.prepare else kept(arguments.json)
     wanted = [[*part] for part in parts(arguments.small)]
-    chosen = wanted if arguments.part is None else [wanted[arguments.part - 1]]
+    chosen = wanted if arguments.part is None else wanted[arguments.part - 1 : arguments.part]
     end = time.monotonic() + 60 * arguments.minutes
     for names in chosen:
         measure(names, done, arguments, end)
@@ -420,9 +423,29 @@ def main() -> None:
     elif arguments.save:
         print(section(done).save("cuda"))
     if not arguments.prepare:
+        if arguments.part in (None, 4) and "webgpu".startswith(arguments.only):
+            subprocess.run(beside_webgpu(arguments, end))
         print(*reading(done), sep="\n")
     failed = [name for name, row in done.items() if "problem" in row]
     sys.exit(f"{len(failed)} of {len(done)} jobs failed: {', '.join(failed)}" if failed else 0)
+
+
+def beside_webgpu(arguments: argparse.Namespace, end: float) -> list[str]:
+    """Return the command that measures WebGPU on the same chip, until the minutes are over. Its networks are
+    those whose kernels for CUDA are carried."""
+    folder, minutes = arguments.json.with_suffix(".webgpu"), max(0.0, end - time.monotonic()) / 60
+    command = [sys.executable, str(Path(__file__).with_name("webgpu.py")), "--folder", str(folder)]
+    command += [
+        "--on",
+        "webgpu",
+        place(arguments).target,
+        "opencl",
+        "--networks",
+        *(n for n, _ in BATCHES[:4]),
+    ]
+    command += ["--minutes", f"{minutes:.3f}", "--seconds", f"{arguments.seconds:g}"]
+    command += ["--small"] if arguments.small else []
+    return [*command, "--save", "webgpu_gpu"] if arguments.save else command
 
 
 def done_here(arguments: argparse.Namespace) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,11 +62,15 @@ BARS = (
     Bar("models at batch 32 and 64: 0.9 of the best", "of the best", _network({"32": 0.9, "64": 0.9})),
     Bar("training steps level with torch.compile", "of torch.compile", _training),
 )
+WEBGPU = Bar(
+    "WebGPU 0.6 of CUDA without tensor cores", "of CUDA", lambda p: 0.6 if p[0] == "webgpu" else None
+)
+"""The bar of `benchmarks/webgpu.py`, for runs and for their kernels."""
 
 
-def judged(done: Mapping[str, Row]) -> Iterator[tuple[bool, str]]:
+def judged(done: Mapping[str, Row], bars: Sequence[Bar] = BARS) -> Iterator[tuple[bool, str]]:
     """Yield for each figure whether it needs no reading, and its line with the bar."""
-    for bar in BARS:
+    for bar in bars:
         found = 0
         for name, row in done.items():
             least = bar.of(name.split("/"))

@@ -65,8 +65,16 @@ def needs_browser(test: object) -> object:
     return pytest.mark.slow(pytest.mark.skipif(not CHROMIUM, reason="Debian's chromium isn't here")(test))
 
 
-def in_browser(folder: Path, script: str, profile: Path, limit: float = LIMIT) -> dict:
-    """Run a page from a folder, and return its only JSON message."""
+def in_browser(
+    folder: Path,
+    script: str,
+    profile: Path,
+    limit: float = LIMIT,
+    before: str = "",
+    flags: Sequence[str] = (),
+) -> dict:
+    """Run a page from a folder, and return its only JSON message. `before` is the page's text before the
+    script, and `flags` are the browser's further flags."""
     answers = queue.SimpleQueue[dict]()
 
     class Files(SimpleHTTPRequestHandler):
@@ -80,13 +88,13 @@ def in_browser(folder: Path, script: str, profile: Path, limit: float = LIMIT) -
         def log_message(self, *_: object) -> None:
             pass
 
-    (folder / "test.html").write_text(PAGE % script)
+    (folder / "test.html").write_text(before + PAGE % script)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Files, directory=str(folder))) as serving:
         threading.Thread(target=serving.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{serving.server_port}/test.html"
         log = (folder / "log").open("w+")
         browser = subprocess.Popen(
-            [str(CHROMIUM), *FLAGS, f"--user-data-dir={profile}", address], stderr=log, stdout=log
+            [str(CHROMIUM), *FLAGS, *flags, f"--user-data-dir={profile}", address], stderr=log, stdout=log
         )
         try:
             return answers.get(timeout=limit)
