@@ -122,6 +122,8 @@ const VIEWS = {
   u8: Uint8Array, u16: Uint16Array, u32: Uint32Array, u64: BigUint64Array,
 };
 const view = (type) => VIEWS[type] ?? (type.endsWith("16") ? Uint16Array : Uint8Array);
+/* Arrays that an input takes beside those of its own class. An Uint8Array may have the bytes of any type. */
+const ALIKE = { Uint8Array: ["Uint8ClampedArray"], Uint16Array: ["Float16Array"] };
 const round = Math.fround;
 
 /* What C's mathematical library has and WebAssembly hasn't. */
@@ -206,6 +208,10 @@ class Model {
     const addresses = new Uint32Array(this.memory.buffer, tables, given.length + made.length);
     addresses.set([...given, ...made].map((p) => p.at));
     given.forEach(({ at, size }, n) => {
+      const { name } = this.type("input", n), kind = arrays[n]?.[Symbol.toStringTag] ?? typeof arrays[n];
+      if (![name, ...(ALIKE[name] ?? []), "Uint8Array"].includes(kind)) {
+        throw new Error(`${this.inputs[n]} is ${kind}: give a ${name}`);
+      }
       if (arrays[n].byteLength !== size) throw new Error(`${this.inputs[n]} takes ${size} bytes`);
       new Uint8Array(this.memory.buffer, at, size).set(
         new Uint8Array(arrays[n].buffer, arrays[n].byteOffset, size));

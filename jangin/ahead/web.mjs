@@ -77,6 +77,7 @@ export async function load({ device, code, weights, wasm = "never", tune } = {})
 
 async function onGpu({ device, code, weights, tune }) {
   device ??= await opened();
+  if (!device.limits) throw new Error("the device that is given is no GPUDevice");
   for (const [name, least] of Object.entries(limits())) {
     if (device.limits[name] < least) {
       throw new Error(`the model needs ${name} of ${least}, and the device has ${device.limits[name]}`);
@@ -99,14 +100,19 @@ const stated = (t) => `the input ${t.name} is ${t.dtype}[${t.shape.join(", ")}],
 
 /* Fails unless there is a value for each input. */
 function counted(inputs) {
+  if (!Array.isArray(inputs)) throw new Error(`give the inputs as an array: [${MODEL.inputs.map((t) => t.name).join(", ")}]`);
   if (inputs.length !== MODEL.inputs.length) {
     throw new Error(`the inputs are ${MODEL.inputs.map((t) => t.name).join(", ")}, and ${inputs.length} are given`);
   }
 }
 
-/* Fails unless a typed array has the bytes of an input. */
-function fitting(tensor, value, kinds) {
-  if (!ArrayBuffer.isView(value)) throw new Error(`${stated(tensor)}: give ${kinds}`);
+/* Fails unless a typed array has the type and the bytes of an input. `Uint8Array` may have the bytes of any type. */
+function fitting(tensor, value, more) {
+  const same = { Uint8Array: ["Uint8ClampedArray"], Uint16Array: tensor.dtype === "f16" ? ["Float16Array"] : [] };
+  const kind = value?.[Symbol.toStringTag] ?? typeof value;
+  if (![tensor.array, "Uint8Array", ...(same[tensor.array] ?? [])].includes(kind)) {
+    throw new Error(`${stated(tensor)}: give a ${tensor.array}${more}, not ${kind}`);
+  }
   if (value.byteLength !== tensor.bytes) throw new Error(`${stated(tensor)}, and the array has ${value.byteLength}`);
 }
 
@@ -125,6 +131,7 @@ export function pixels(picture, { name, dtype, shape }, { mean = [0, 0, 0], std 
   }
   if (!["cover", "fill"].includes(fit)) throw new Error(`fit is "cover" or "fill", not ${JSON.stringify(fit)}`);
   const [height, width] = first ? shape.slice(2) : shape.slice(1, 3);
+  picture ??= {};
   const wide = picture.displayWidth ?? picture.videoWidth ?? picture.naturalWidth ?? picture.width;
   const high = picture.displayHeight ?? picture.videoHeight ?? picture.naturalHeight ?? picture.height;
   if (!(wide > 0 && high > 0)) throw new Error(`the picture for ${name} has no pixels yet: wait until it is loaded`);
@@ -162,7 +169,7 @@ class Processor {
   async run(inputs, { readback = true } = {}) {
     counted(inputs);
     if (!readback) throw new Error("WebAssembly computes, so there are no GPUBuffers to leave the outputs in");
-    MODEL.inputs.forEach((t, n) => fitting(t, inputs[n], "a typed array, as WebAssembly computes"));
+    MODEL.inputs.forEach((t, n) => fitting(t, inputs[n], ", as WebAssembly computes"));
     return this.model.run(inputs).map((y) => y.slice());
   }
 
@@ -197,7 +204,7 @@ class First {
 class Model {
   constructor(device) {
     Object.assign(this, { device, lost: null, on: "webgpu", reason: "", tuned: { from: "", kernels: 0 } });
-    Object.assign(this, { launches: MODEL.launches, fetched, layouts: {} });
+    Object.assign(this, { launches: MODEL.launches, fetched, layouts: {}, destroyed: false });
     device.lost.then((info) => { this.lost = info.message || info.reason || "no reason is given"; });
     this.inputs = MODEL.inputs.map(described);
     this.outputs = MODEL.outputs.map(described);
@@ -256,9 +263,10 @@ class Model {
     const forms = [features, ...features.map((f) => [f]), []];
     const made = await Promise.all([...users].map(async ([name, launch]) => {
       const code = texts[forms.map((f) => [name, ...f].join("+")).find((form) => form in texts)];
-      const module = device.createShaderModule({ label: name, code });
       const refused = (message) => new Error(
         `the shader ${name}, which computes ${launch.nodes}, is refused: ${message}`);
+      if (code === undefined) throw refused("the code is another model's");
+      const module = device.createShaderModule({ label: name, code });
       const wrong = (await module.getCompilationInfo()).messages.find((m) => m.type === "error");
       if (wrong) throw refused(`line ${wrong.lineNum}: ${wrong.message}`);
       const layout = device.createPipelineLayout({ bindGroupLayouts: [this.layout(launch.bindings.length)] });
@@ -351,6 +359,7 @@ class Model {
   submit(inputs, reads) {
     const { device } = this;
     if (this.lost !== null) throw new Error("the device is lost");
+    if (this.destroyed) throw new Error("the model was destroyed; load it again");
     const commands = device.createCommandEncoder();
     MODEL.inputs.forEach((t, n) => this.give(commands, t, inputs[n]));
     const pass = commands.beginComputePass();
@@ -375,7 +384,7 @@ class Model {
       commands.copyBufferToBuffer(value, 0, to, 0, padded(tensor.bytes));
       return;
     }
-    fitting(tensor, value, "a typed array or a GPUBuffer");
+    fitting(tensor, value, " or a GPUBuffer");
     let bytes = new Uint8Array(value.buffer, value.byteOffset, value.byteLength);
     if (bytes.length % 4) {
       const whole = new Uint8Array(padded(bytes.length));
@@ -386,6 +395,7 @@ class Model {
   }
 
   destroy() {
+    this.destroyed = true;
     for (const buffer of Object.values(this.buffers)) buffer.destroy();
   }
 }

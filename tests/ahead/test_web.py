@@ -31,8 +31,10 @@ FLAGS = (
 )  # fmt: skip
 LIMIT = 400
 """The most seconds in which a busy machine starts the browser and runs a model."""
-PAGE = """<!doctype html><script type="module">
+PAGE = """<!doctype html><script>
 const say = (what) => fetch("said", { method: "POST", body: JSON.stringify(what) });
+addEventListener("error", ({ message }) => say({ error: message }));
+</script><script type="module">
 try {
   %s
 } catch (error) { await say({ error: error.message }); }
@@ -205,6 +207,7 @@ def test_a_package_with_webassembly(tmp_path: Path) -> None:
 
 NODE = """
 import { load } from "./model.mjs";
+import { load as plain } from "./model_wasm.mjs";
 const told = [];
 const refused = async (work) => {
   try { await work(); told.push("nothing"); } catch (e) { told.push(e.message); }
@@ -219,6 +222,14 @@ const [z] = await model.run([x.map((v) => -v)]);
 await refused(() => model.run([]));
 await refused(() => model.run([new Float32Array(5)]));
 await refused(() => model.run([x], { readback: false }));
+for (const other of [new Int32Array(x.length), x.buffer, new DataView(x.buffer), [...x], null, undefined]) {
+  await refused(() => model.run([other]));
+  await refused(async () => (await plain()).run([other]));
+}
+await refused(() => model.run(x));
+const bytes = new Uint8Array(x.buffer);
+const alike = [await model.run([bytes]), (await plain()).run([bytes])];
+told.push(alike.every(([v]) => v.every((value, n) => value === y[n])));
 const first = await load({ wasm: "first" });
 await first.ready;
 told.push(first.on, first.reason);
@@ -241,13 +252,17 @@ def test_webassembly_instead_of_webgpu(tmp_path: Path) -> None:
     """Node has no WebGPU. A run's outputs are its own: a later run doesn't write over them."""
     both(small_network(), tmp_path)
     said = in_node(NODE, tmp_path)
-    none, kind, on, reason, count, small, kept, first_on, first_reason, same = said["told"]
+    none, kind, on, reason, count, small, kept, *others, whole, alike = said["told"][:-3]
+    first_on, first_reason, same = said["told"][-3:]
     assert "there is no WebGPU here" in none and none == reason == first_reason
     assert kind == 'wasm is "never", "instead" or "first", not "always"'
     assert on == first_on == "wasm" and same is True
     assert count == "the inputs are x, and 0 are given"
     assert "the input x is f32[1, 3, 19, 23], 5244 bytes, and the array has 20" in small
     assert "no GPUBuffers" in kept
+    assert len(others) == 12 and all("give a Float32Array" in told for told in others), others
+    assert "not Int32Array" in others[0] and others[1].startswith("x is Int32Array")
+    assert whole == "give the inputs as an array: [x]" and alike is True
     x = np.sin(np.arange(3 * 19 * 23)).astype(np.float32).reshape(1, 3, 19, 23)
     exe = jangin.compile(small_network())
     for got, given in ((said["y"], x), (said["z"], -x)):
@@ -335,6 +350,12 @@ ERRORS = """
   await refused(() => load({ code: "//# k0\\nfn", weights: new Uint8Array(4) }));
   const text = await (await fetch("model.wgsl")).text();
   await refused(() => load({ code: text.replaceAll("fma(", "nothing(") }));
+  await refused(() => load({ code: "//# another\\nfn" }));
+  await refused(() => load({ device: {} }));
+  await refused(() => model.run([new Int32Array(x.length)]));
+  const gone = await load();
+  gone.destroy();
+  await refused(() => gone.run([x]));
   const [plain] = await model.run([x]);
   const { device } = model;
   const usage = GPUBufferUsage.STORAGE | GPUBufferUsage.COPY_DST | GPUBufferUsage.COPY_SRC;
@@ -359,11 +380,15 @@ def test_errors_buffers_and_lost_devices(tmp_path: Path) -> None:
     packaged(small_network(), tmp_path / "out")
     said = in_browser(tmp_path / "out", ERRORS, tmp_path / "profile")
     assert "told" in said, said
-    none, small, weights, shader, kept, same, lost, again = said["told"]
+    none, small, weights, shader, another, device, kind, gone, kept, same, lost, again = said["told"]
     assert none == "the inputs are x, and 0 are given"
     assert "the input x is f32[1, 3, 19, 23], 5244 bytes, and the array has 20" in small
     assert "the weights have 4 bytes, not" in weights
     assert "is refused" in shader and "Conv" in shader
+    assert "is refused: the code is another model's" in another
+    assert device == "the device that is given is no GPUDevice"
+    assert kind.endswith("give a Float32Array or a GPUBuffer, not Int32Array")
+    assert gone.endswith("the model was destroyed; load it again")
     assert kept is True and same is True and again is True
     assert "the device is lost" in lost and "load the model again" in lost
 
@@ -394,7 +419,10 @@ FIRST = """
   told.filled = [...pixels(canvas, bytes, { bgr: true, fit: "fill" })];
   told.frame = [...pixels(new VideoFrame(canvas, { timestamp: 0 }), model.inputs[0], normal)];
   try { pixels(canvas, { name: "t", dtype: "i64", shape: [5] }); } catch (e) { told.refused = e.message; }
-  try { pixels(new Image(), model.inputs[0]); } catch (e) { told.empty = e.message; }
+  told.empty = [];
+  for (const nothing of [new Image(), null, undefined, new OffscreenCanvas(0, 3)]) {
+    try { pixels(nothing, model.inputs[0]); } catch (e) { told.empty.push(e.message); }
+  }
   await say(told);
 """
 
@@ -416,4 +444,4 @@ def test_webassembly_first_and_pictures(tmp_path: Path) -> None:
     whole = np.uint8(said["filled"]).reshape(19, 46, 3)
     assert [tuple(whole[9, c]) for c in (10, 28, 40)] == [(0, 0, 255), (0, 255, 0), (255, 0, 0)]
     assert "the input t is i64[5]: a picture needs f32 or u8" in said["refused"]
-    assert "has no pixels yet" in said["empty"]
+    assert len(said["empty"]) == 4 and all("has no pixels yet" in told for told in said["empty"])
