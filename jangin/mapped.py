@@ -12,12 +12,14 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Lock
-from typing import Any, BinaryIO, TypeGuard
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeGuard
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jangin.runtime.system.memory import PRIVATE, let_go
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 SLAB = 8 << 20
 """Bytes of an array that are copied at once. The pages of a mapped file leave memory after each slab, so that

@@ -5,7 +5,6 @@ lowers them one by one."""
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
@@ -77,6 +76,8 @@ FIXED = "fix sizes with shapes=, or export the model with fixed sizes"
 def near(name: str, known: Iterable[str], least: float = 0.8) -> str:
     """Return a remark on the most similar supported name, or "". `least` is the least similarity, on
     difflib's scale to 1."""
+    import difflib  # for errors alone
+
     close = difflib.get_close_matches(name, [*known], 1, least)
     return f" ({close[0]} is)" if close else ""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import TYPE_CHECKING
 
-from jangin.frontends.caffe.format import CaffeFormat
-from jangin.frontends.coreml.format import CoreMLFormat
-from jangin.frontends.darknet.format import DarknetFormat
 from jangin.frontends.format import (
     Contents,
     Example,
@@ -20,11 +19,7 @@ from jangin.frontends.format import (
     TwoFiles,
     opened,
 )
-from jangin.frontends.gguf.format import GgufFormat
-from jangin.frontends.nnef.format import NnefFormat
 from jangin.frontends.onnx.format import OnnxFormat
-from jangin.frontends.tflite.format import TfliteFormat
-from jangin.frontends.torch.format import TorchFormat
 from jangin.ir.errors import CompileError, FormatError
 from jangin.ir.limits import sized, within
 
@@ -32,19 +27,27 @@ if TYPE_CHECKING:
     from jangin.frontends.assemble import ShapeBindings
     from jangin.frontends.dialect import Imported
 
-FORMATS: tuple[Format, ...] = (
-    TorchFormat(), TfliteFormat(), GgufFormat(), CoreMLFormat(), NnefFormat(), DarknetFormat(),
-        CaffeFormat(), OnnxFormat(),
-)  # fmt: skip
-"""The formats in the order in which they are tried. Those that accept almost any bytes come last."""
+_CLASSES = {
+    "torch": "TorchFormat", "tflite": "TfliteFormat", "gguf": "GgufFormat", "coreml": "CoreMLFormat",
+    "nnef": "NnefFormat", "darknet": "DarknetFormat", "caffe": "CaffeFormat", "onnx": "OnnxFormat",
+}  # fmt: skip
+"""The folders and classes of the formats, in the order in which formats are tried. Those that accept almost
+any bytes come last."""
 
 ANEW = "copy the file again, or export or convert the model again"
 """The remedy for a damaged file."""
 
 
+@cache
+def formats() -> tuple[Format, ...]:
+    """Return Jangin's formats in the order in which they are tried."""
+    classes = ((importlib.import_module(f"jangin.frontends.{n}.format"), c) for n, c in _CLASSES.items())
+    return tuple(getattr(module, name)() for module, name in classes)
+
+
 def is_own(reader: Format) -> bool:
     """Tell if a format is one of Jangin's formats, with whatever settings."""
-    return any(type(reader) is type(known) for known in FORMATS)
+    return any(type(reader) is type(known) for known in formats())
 
 
 def load(model: ModelSource, shapes: ShapeBindings | None = None, first: Sequence[Format] = ()) -> Imported:
@@ -91,26 +94,31 @@ def bytes_of(contents: Contents, reader: Format) -> int:
 def prepare(model: object, example: Example, first: Sequence[Format] = ()) -> Prepared:
     """Trace a live model by the framework that it belongs to, and return it ready to be compiled. Raises
     CompileError if no format knows it."""
-    for reader in (*first, *FORMATS):
+    for reader in (*first, *formats()):
         prepared = reader.prepare(model, example)
         if prepared is not None:
             return prepared
     if isinstance(model, (str, os.PathLike)):
         reader = format_of(opened(model), first)
         raise CompileError(f"{os.fspath(model)} is {reader.name}: leave example_inputs out")
-    names = ", ".join(f.name for f in (*first, *FORMATS))
+    names = ", ".join(f.name for f in (*first, *formats()))
     raise CompileError(f"a {type(model).__name__} is no model that is read here ({names})")
 
 
 def format_of(contents: Contents, first: Sequence[Format] = ()) -> Format:
-    """Return the format that recognizes a model. Formats in `first` are tried before Jangin's. Raises
-    FormatError if no format does."""
-    formats = (*first, *FORMATS)
-    reader = next((f for f in formats if f.reads(contents)), None)
+    """Return the format that recognizes a model. Formats in `first` are tried before Jangin's. A file is an
+    ONNX model if its name and its first bytes say so; no other format is then imported. Raises FormatError if
+    no format recognizes the model."""
+    reader = next((f for f in first if f.reads(contents)), None)
+    if reader is None and contents.path is not None and contents.path.suffix == ".onnx":
+        reader = next((f for f in (OnnxFormat(),) if f.reads(contents)), None)
     if reader is None:
-        if why := next(filter(None, (f.explains(contents) for f in formats)), ""):
+        reader = next((f for f in formats() if f.reads(contents)), None)
+    if reader is None:
+        known = (*first, *formats())
+        if why := next(filter(None, (f.explains(contents) for f in known)), ""):
             raise FormatError(why)
-        names = ", ".join(f.name for f in formats)
+        names = ", ".join(f.name for f in known)
         raise FormatError(f"{contents}, {_kind(contents)}, is of no format that is read here ({names})")
     return reader
 

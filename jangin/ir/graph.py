@@ -11,9 +11,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from numpy.typing import NDArray
+import numpy as np
 
 from jangin.ir.dtype import DType
 from jangin.ir.errors import CompileError as CompileError
@@ -23,12 +23,18 @@ from jangin.ir.simplify import Range
 from jangin.ir.sources import NO_SOURCE, Sources
 from jangin.ir.types import Type
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+else:
+    Array = np.ndarray  # numpy.typing is imported by type checkers alone
+
 Shape = tuple[Expr, ...]
 MAX_SIZE = (1 << 31) - 1
 """The largest size of a dimension. A larger one is refused, whether given or computed at run time."""
 MAX_RANK = 64
 """Axes of a tensor at most. NumPy 2 has the same limit, and constants are NumPy's arrays."""
-Array = NDArray[Any]
 FUNCTION = "function"
 """The `op` of an imported node that stands for a whole graph. Its attribute `body` is this graph, which has
 its own names."""

@@ -7,9 +7,12 @@ alternative. A warning names each option that Jangin can't honour, once. `instal
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from jangin.runtime.collecting import uncollected
 
-with uncollected():  # collecting garbage takes a tenth of the import's time
+if TYPE_CHECKING:
     from jangin.onnxruntime import capi
     from jangin.onnxruntime.adapters import AdapterFormat, LoraAdapter
     from jangin.onnxruntime.binding import IOBinding, SessionIOBinding
@@ -26,6 +29,8 @@ with uncollected():  # collecting garbage takes a tenth of the import's time
         OrtEpContextDataBuffer,
         OrtExternalInitializerInfo,
     )
+
+with uncollected():  # collecting garbage takes a tenth of the import's time
     from jangin.onnxruntime.devices import (
         OrtArenaCfg,
         OrtDevice,
@@ -77,6 +82,18 @@ with uncollected():  # collecting garbage takes a tenth of the import's time
     from jangin.onnxruntime.sparse import SparseTensor
     from jangin.onnxruntime.values import OrtValue, copy_tensors
 
+_LATER = {
+    "adapters": ("AdapterFormat", "LoraAdapter"),
+    "binding": ("IOBinding", "SessionIOBinding"),
+    "capi": ("onnxruntime_validation",),
+    "compiler": (
+        "ModelCompiler", "ModelPackage", "ModelPackageComponentContext", "ModelPackageContext",
+        "ModelPackageOptions", "OrtEpAssignedNode", "OrtEpAssignedSubgraph", "OrtEpContextData",
+        "OrtEpContextDataBuffer", "OrtExternalInitializerInfo",
+    ),
+}  # fmt: skip
+"""Modules that are imported when one of their names is first used. Few programs use one."""
+
 __version__ = version = VERSION
 __author__ = "Jangin"
 package_name, cuda_version = "onnxruntime", ""
@@ -100,3 +117,15 @@ __all__ = [
     "set_global_thread_pool_sizes", "set_seed", "uninstall", "unregister_execution_provider_library",
     "version",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LATER.items():
+        if name == module or name in names:
+            home = importlib.import_module(f"jangin.onnxruntime.{module}")
+            return home if name == module else getattr(home, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *globals()})

@@ -8,15 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from jangin.frontends.onnx.types import element_name
 from jangin.ir.dtype import DTYPES, STRING, from_numpy
 from jangin.ir.records import dataclass
-from jangin.onnxruntime.binding import IOBinding
-from jangin.onnxruntime.compiler import OrtEpAssignedNode, OrtEpAssignedSubgraph
 from jangin.onnxruntime.devices import OrtEpDevice, OrtMemoryInfo, cpu_memory, get_ep_devices
 from jangin.onnxruntime.enums import OrtDeviceVendorId
 from jangin.onnxruntime.errors import (
@@ -26,13 +24,17 @@ from jangin.onnxruntime.errors import (
 from jangin.onnxruntime.model import configured, nodes_of, overridable, without_initializers
 from jangin.onnxruntime.opening import opened
 from jangin.onnxruntime.options import RunOptions, SessionOptions, idle, shrinks
-from jangin.onnxruntime.profiling import Profile
 from jangin.onnxruntime.providers import PROVIDER, get_all_providers, normalized
 from jangin.onnxruntime.said import nearest, say_idle
 from jangin.onnxruntime.sparse import SparseTensor
 from jangin.onnxruntime.values import OrtValue, OrtValueVector
 from jangin.runtime.load import Runnable
 from jangin.runtime.sizes import TensorSpec
+
+if TYPE_CHECKING:
+    from jangin.onnxruntime.binding import IOBinding
+    from jangin.onnxruntime.compiler import OrtEpAssignedSubgraph
+    from jangin.onnxruntime.profiling import Profile
 
 Feeds = Mapping[str, Any]
 Callback = Callable[[list[Any], Any, str], object]
@@ -191,6 +193,8 @@ class Session:
         return OrtValueVector(map(OrtValue.holding, self.run(names, feeds, run_options)))
 
     def io_binding(self) -> IOBinding:
+        from jangin.onnxruntime.binding import IOBinding
+
         return IOBinding(self)
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
@@ -261,6 +265,8 @@ class Session:
         entry = "session.record_ep_graph_assignment_info"
         if getattr(self._options, "config", {}).get(entry) != "1":
             raise Fail.said(f"Session configuration entry '{entry}' must be set to \"1\"")
+        from jangin.onnxruntime.compiler import OrtEpAssignedNode, OrtEpAssignedSubgraph
+
         return [OrtEpAssignedSubgraph(PROVIDER, [OrtEpAssignedNode(*n)]) for n in nodes_of(self._model)]
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
@@ -353,6 +359,8 @@ class InferenceSession(Session):
         self._sparse = frozenset(self._executable.metadata.get("sparse", ()))
         if options.enable_profiling:
             self._began = start
+            from jangin.onnxruntime.profiling import Profile
+
             self._profile = Profile(options.profile_file_prefix, start)
             self._profile.session("session_initialization", start, time.monotonic_ns())
 

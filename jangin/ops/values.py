@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jangin.ir import core
 from jangin.ir.dtype import I32, I64, DType
@@ -32,7 +31,7 @@ class Tensor:
     name: str
     dtype: DType
     shape: Shape
-    data: NDArray[Any] | None = None
+    data: Array | None = None
 
     @property
     def rank(self) -> int:
@@ -70,7 +69,7 @@ class Values(Editor):
         self.not_one: dict[Var, Sources] = {}
         """Symbols that were assumed to differ from 1, and the nodes that need this."""
         self.pending: list[Var] = []
-        self.known: dict[str, NDArray[Any]] = {}
+        self.known: dict[str, Array] = {}
 
     def fresh(self, hint: str = "") -> str:
         """Return a name not in use, made of the hint or the current node's prefix."""
@@ -97,7 +96,7 @@ class Values(Editor):
     def scalar(self, value: float, dtype: DType) -> Tensor:
         return self.const(np.asarray(value, dtype.numpy))
 
-    def sizes(self, data: Iterable[ExprLike] | NDArray[Any], dtype: DType = I64) -> Tensor:
+    def sizes(self, data: Iterable[ExprLike] | Array, dtype: DType = I64) -> Tensor:
         """Return an integer tensor of known (maybe symbolic) contents."""
         array = data if isinstance(data, np.ndarray) else object_array(list(data))
         return Tensor("", dtype, tuple(const(d) for d in array.shape), array)
@@ -167,7 +166,7 @@ class Values(Editor):
         self.emit(Node(self.fresh(), tuple(inputs), tuple(outputs), attrs, self.source))
 
 
-def object_array(items: list[ExprLike]) -> NDArray[Any]:
+def object_array(items: list[ExprLike]) -> Array:
     out = np.empty(len(items), object)
     for i, item in enumerate(items):
         out[i] = wrap(item)

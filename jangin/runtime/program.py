@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jangin.host.table import FUNCTIONS, HostFunction
+from jangin.host.table import HostFunction
+from jangin.host.table import functions as host_functions
 from jangin.ir.program import Program
 from jangin.runtime.apart import apart, owners
 from jangin.runtime.called import Called, joined, ordered
@@ -36,7 +37,7 @@ class ProgramExecutable(Called, Loaded[ProgramArtifact]):
         device: Device | None = None,
         share: Executable | None = None,
     ) -> None:
-        known = {**FUNCTIONS, **(functions or {})}
+        known = {**host_functions(), **(functions or {})}
         missing = sorted(artifact.host_functions() - known.keys())
         if missing:
             raise ValueError(f"the model calls {', '.join(missing)}: give operators=[...] with them")

@@ -9,7 +9,7 @@ The file consists of these parts:
 
 from __future__ import annotations
 
-import base64
+import binascii
 import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -69,7 +69,7 @@ class ProgramArtifact(Saved):
             "program": print_program(self.program),
             "metadata": self.metadata,
             "device": self.device,
-            "code": base64.b64encode(self.code).decode(),
+            "code": binascii.b2a_base64(self.code, newline=False).decode(),
             "constants": {n: _encoded(a) for n, a in sorted(self.program.constants.items())},
             "parts": parts,
         }
@@ -99,7 +99,7 @@ class ProgramArtifact(Saved):
             constants = {n: _decoded(v) for n, v in header["constants"].items()}
             program = replace(parse_program(header["program"]), constants=constants)
             verify_program(program, [p.plan for p in parts])
-            code = base64.b64decode(header["code"])
+            code = binascii.a2b_base64(header["code"])
         return cls(program, tuple(parts), code, header["metadata"], header["device"]), digest
 
 
@@ -157,12 +157,12 @@ def _encoded(array: Array) -> Mapping[str, Any]:
     shape = list(array.shape)
     if array.dtype == object:
         return {"shape": shape, "text": array.reshape(-1).tolist()}
-    data = base64.b64encode(np.ascontiguousarray(array).tobytes()).decode()
+    data = binascii.b2a_base64(np.ascontiguousarray(array).tobytes(), newline=False).decode()
     return {"shape": shape, "dtype": str(from_numpy(array.dtype)), "data": data}
 
 
 def _decoded(entry: Mapping[str, Any]) -> Array:
     if "text" in entry:
         return np.array(entry["text"], object).reshape(entry["shape"])
-    raw = base64.b64decode(entry["data"])
+    raw = binascii.a2b_base64(entry["data"])
     return np.frombuffer(raw, DTYPES[entry["dtype"]].numpy).reshape(entry["shape"])

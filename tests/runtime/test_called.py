@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import jangin
-from jangin.frontends.table import FORMATS
+from jangin.frontends.table import formats
 from jangin.runtime.compiled import targets
 from jangin.runtime.stateful import StatefulExecutable
 
@@ -150,5 +150,5 @@ def test_the_module_lists_its_public_names() -> None:
     assert set(jangin.__all__) <= set(dir(jangin))
     for name in jangin.__all__:
         assert getattr(jangin, name) is not None
-    assert {type(f).__name__ for f in FORMATS} <= set(jangin.__all__)
+    assert {type(f).__name__ for f in formats()} <= set(jangin.__all__)
     assert not [n for n in dir(jangin) if n.startswith("_") and not n.startswith("__")]
