@@ -150,7 +150,8 @@ def cases(
         waiting = [*first]
         for ones in waiting:  # the list grows meanwhile
             if len(waiting) <= VARIANTS and isinstance(graph := made(ones), Graph):
-                more = (ones | {v} for v in taken(prune(graph), symbols) if v not in ones)
+                met = taken(prune(graph), symbols) if symbols else ()
+                more = (ones | {v} for v in met if v not in ones)
                 waiting += [m for m in more if m not in waiting]
         if len(waiting) <= VARIANTS:
             break

@@ -16,10 +16,12 @@ import numpy as np
 from jangin.compiler.cases import cases, imported
 from jangin.frontends.format import ModelSource
 from jangin.ir.core import Concat, Conv, LoopNest, Map
+from jangin.ir.expr import Expr
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.own_names import with_own_names
 from jangin.ir.plan import Plan, PlanBuffer
 from jangin.ir.quick import quick_stage
+from jangin.ir.sources import Sources
 from jangin.ir.te import Stage
 from jangin.ops.interpret import run_node, stages_of
 from jangin.ops.layers import FUNCTIONS
@@ -85,12 +87,17 @@ class Interpreter:
     def part(self, graph: Graph, metadata: Mapping[str, Any]) -> Artifact | ProgramArtifact:
         """Return a lowered graph as an artefact for this device."""
         if not has_steps(graph):
-            return self._artifact(graph, metadata)
+            return self._artifact(graph, metadata, graph.constraints)
         program, segments = partition(graph, self.name)
-        plans = tuple(self._artifact(s, {}) for s in segments)
+        plans = tuple(
+            self._artifact(s, {}, {**(constraints(s) if s.symbols else {}), **s.constraints})
+            for s in segments
+        )
         return ProgramArtifact(program, plans, b"", metadata, self.name)
 
-    def _artifact(self, graph: Graph, metadata: Mapping[str, Any]) -> Artifact:
+    def _artifact(
+        self, graph: Graph, metadata: Mapping[str, Any], required: Mapping[Expr, Sources]
+    ) -> Artifact:
         slow = next((n for n in graph.nodes if isinstance(n.attrs, LoopNest)), None)
         if slow is not None or graph.updates:
             raise Unsuitable(f"{slow.source or slow.name}: it is a loop" if slow else "a run changes inputs")
@@ -99,7 +106,6 @@ class Interpreter:
             PlanBuffer(n, graph.dtype(n), graph.shape(n), "input" if n in graph.inputs else "output")
             for n in ends
         )
-        required = {**(constraints(graph) if graph.symbols else {}), **graph.constraints}
         plan = Plan(
             graph.name, self.name, graph.inputs, graph.outputs, tuple(graph.symbols.items()),
             required, buffers, (), bound=graph.bound, joined=graph.joined,

@@ -60,7 +60,7 @@ def lower(
     items = [b.materialize(r) if isinstance(r, Tensor) else r for r in results]
     tensors = [r for r in items if isinstance(r, Tensor)]
     built = _whole(b, [t.name for t in tensors])
-    if len(tensors) < len(items) or has_steps(prune(built)):
+    if len(tensors) < len(items) or (has_steps(built) and has_steps(prune(built))):
         for v in b.not_one:  # a program has no constraints of its own
             b.symbols[v] = const(2), b.symbols[v][1]
         return replace(_program(b, items, graph.outputs), bound=graph.bound, joined=graph.joined)

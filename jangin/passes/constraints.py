@@ -77,8 +77,11 @@ def taken_for_others(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...
     If a returned symbol is 1, a result has another rank or is broadcast. For block-quantized weights, a
     single row is also multiplied in another way.
     """
+    ones = [*may_be_1(given)]
+    if not ones:
+        return ()
     met = {*_guessed(graph), *_unread(graph), *_of_blocks(graph), *squeezed(graph, given)}
-    return tuple(v for v in may_be_1(given) if v in met)
+    return tuple(v for v in ones if v in met)
 
 
 def squeezed(graph: Graph, given: Mapping[Var, Range]) -> tuple[Var, ...]:
