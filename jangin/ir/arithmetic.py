@@ -56,7 +56,8 @@ def _multiplied(product: Product, a: Any, b: Any) -> Any:
     words = np.broadcast_arrays(*(np.asarray(v, product.word.numpy) for v in (a, b)))
     x, y = map(_numbers, words, (product.left, product.right))
     if product.rounds:
-        x, y = tf32(x), tf32(y)
+        rounded = ROUNDINGS[product.rounds]
+        x, y = x if product.ready else rounded(x), rounded(y)
     if not product.clamps:
         return (x * y).sum(-1)
     return np.clip((x * y).reshape(*x.shape[:-1], -1, 2).sum(-1), *I16.limits).sum(-1)
@@ -90,6 +91,18 @@ def tf32(a: Any) -> Any:
     return np.where(np.isnan(numbers), numbers, near)
 
 
+def tf32_even(a: Any) -> Any:
+    """Return f32 numbers rounded to tf32: to 10 bits of the fraction, halves to the even number."""
+    numbers = np.asarray(a, np.float32)
+    bits = numbers.view(np.uint32)
+    half = np.uint32((1 << 12) - 1) + (bits >> 13 & 1)
+    return np.where(np.isnan(numbers), numbers, ((bits + half) & np.uint32(0xFFFFE000)).view(np.float32))
+
+
+ROUNDINGS: Mapping[str, Callable[[Any], Any]] = {"tf32": tf32, "tf32_even": tf32_even}
+"""The functions of `ir.words.ROUNDINGS`."""
+
+
 def _bits_as(dtype: DType, a: Any) -> Any:
     return np.asarray(a).view(dtype.numpy)
 
@@ -107,7 +120,7 @@ _EXACT: Mapping[str, Callable[..., Any]] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign,
     "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
     "isnan": np.isnan, "isinf": np.isinf,
-    "fma": lambda a, b, c: a * b + c, "rounded": lambda a: a, "tf32": tf32,
+    "fma": lambda a, b, c: a * b + c, "rounded": lambda a: a, **ROUNDINGS,
     **{name: partial(_multiplied, product) for name, product in PRODUCTS.items()},
     "add2": partial(_of_pairs, np.add), "sub2": partial(_of_pairs, np.subtract),
     "even_bytes": partial(_half, 0), "odd_bytes": partial(_half, 1), "pair_of_bytes": _pair_of_bytes,

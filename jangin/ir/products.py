@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Literal
 
 from jangin.ir.dtype import BF16, F16, F32, I8, I16, I32, I64, U8, DType
@@ -25,7 +26,9 @@ class Product:
     - `total`: the type of the sum.
     - `rows`, `columns`, `terms`: the matrices that the instruction multiplies, [rows, terms] by [terms,
       columns]. With 0 columns it makes one sum in each lane of a vector register.
-    - `rounds`: both numbers are rounded to tf32 first (see `ir.words`). Each product is then exact.
+    - `rounds`: the function of Loop IR that rounds both numbers to tf32 first, or "". Each product is then
+      exact.
+    - `ready`: the left number isn't rounded, because the kernel that stored it did so.
     - `clamps`: the sums of two neighbouring products saturate to int16, so the product is exact only for
       small numbers (x86's vpmaddubsw).
     - `right_least`: the least number that the right operand may have; None allows its type's least.
@@ -43,7 +46,8 @@ class Product:
     columns: int = 0
     terms: int = 1
     clamps: bool = False
-    rounds: bool = False
+    rounds: str = ""
+    ready: bool = False
     right_least: int | None = None
     held: Literal["vector", "matrix register", "fragment"] = "vector"
 
@@ -52,7 +56,7 @@ class Product:
         word = self.terms_of_word * self.left.bits
         for holds, rule in (
             (self.left.bits == self.right.bits, "numbers of one size"),
-            (self.left.bits < self.total.bits or self.rounds, "a sum that is wider than its numbers"),
+            (self.left.bits < self.total.bits or bool(self.rounds), "a sum that is wider than its numbers"),
             (not self.rounds or self.left is self.right is F32, "numbers of float32 that it rounds"),
             (len({t.is_float for t in types}) == 1, "integers alone or floats alone"),
             (self.rows >= 1 <= self.terms, "a row and a term"),
@@ -131,11 +135,19 @@ the same."""
 DOT4BF = Product("dot4bf", BF16, BF16, F32, rows=2, columns=2, terms=4)
 DOT1H = Product("dot1h", F16, F16, F32)
 DOT1BF = Product("dot1bf", BF16, BF16, F32)
-DOT1T = Product("dot1t", F32, F32, F32, rounds=True)
+DOT1T = Product("dot1t", F32, F32, F32, rounds="tf32")
+DOT1TE = Product("dot1te", F32, F32, F32, rounds="tf32_even")
+DOT1TR = Product("dot1tr", F32, F32, F32, rounds="tf32", ready=True)
+DOT1TER = Product("dot1ter", F32, F32, F32, rounds="tf32_even", ready=True)
+READY: Mapping[Product, Product] = MappingProxyType({DOT1T: DOT1TR, DOT1TE: DOT1TER})
+"""The products that take their left number rounded, by those that round it."""
 
 PRODUCTS: Mapping[str, Product] = {
     p.name: p
-    for p in (DOT1, DOT2, DOT1B, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H, DOT1BF, DOT1T)
+    for p in (
+        DOT1, DOT2, DOT1B, DOT4, DOT4U, DOT4S, DOT2B, DOT8, DOT8U, DOT2BF, DOT4BF, DOT1H, DOT1BF, DOT1T,
+        DOT1TE, DOT1TR, DOT1TER,
+    )
 }  # fmt: skip
 """Every Product for which Loop IR has a function, by the function's name. Other shapes of the same functions
 are in the rows of machines."""

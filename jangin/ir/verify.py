@@ -28,7 +28,7 @@ from jangin.ir.loop import (
 )
 from jangin.ir.simplify import Range, simplify
 from jangin.ir.traversal import free_vars, walk
-from jangin.ir.words import ARITY, BINARY, INTRINSICS, PAIR_OF_BYTES
+from jangin.ir.words import ARITY, BINARY, INTRINSICS, PAIR_OF_BYTES, ROUNDINGS
 
 MAX_BYTES = 1 << 47
 """The number of bytes that a process can address: x86-64 and AArch64 give programs 47 or 48 bits. No size is
@@ -94,8 +94,8 @@ class Scope:
                 self.fail(f"unknown function {n.fn} of {len(n.args)} argument(s)")
             if any(a.dtype != n.args[0].dtype for a in n.args):
                 self.fail(f"{n.fn} of {', '.join(str(a.dtype) for a in n.args)}: {n}")
-            if n.fn == "tf32" and n.dtype is not F32:
-                self.fail(f"tf32 rounds f32, not {n.dtype}: {n}")
+            if n.fn in ROUNDINGS and n.dtype is not F32:
+                self.fail(f"{n.fn} rounds f32, not {n.dtype}: {n}")
             if n.fn == PAIR_OF_BYTES and n.args[0].dtype is not I16:
                 self.fail(f"{n.fn} takes a word of i16, not {n.args[0].dtype}: {n}")
             if n.product is not None and n.args[0].dtype is not n.product.word:

@@ -17,6 +17,8 @@ RESULT: dict[str, DType] = {
     **{name: p.total for name, p in PRODUCTS.items()}, **BITCASTS,
 }  # fmt: skip
 """The result types of functions whose result hasn't the type of the first argument."""
+ROUNDINGS = ("tf32", "tf32_even")
+"""Functions that round an f32 to tf32."""
 BINARY = COMPARE | {
     "add", "sub", "mul", "div", "floordiv", "mod", "rem", "min", "max", "pow",
     "and", "or", "xor", "shl", "shr",
@@ -28,7 +30,7 @@ INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
     "erf", "sigmoid", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "add2", "sub2",
-    "even_bytes", "odd_bytes", "pair_of_bytes", "tf32", *PRODUCTS,
+    "even_bytes", "odd_bytes", "pair_of_bytes", *ROUNDINGS, *PRODUCTS,
 }  # fmt: skip
 """The names of functions in the expression language. round rounds half to even. fma(a, b, c) = a*b + c may be
 fused. rounded(a) = a isn't fused with a sum around it (see `ir.rounding`). not takes bool or bits.
@@ -39,7 +41,8 @@ number is in the low bits. Its Product tells whether pairs of products are clamp
 add2 and sub2 take words of i32, each a pair of int16. Their result is the pair of the sums, or differences,
 of the firsts and of the seconds.
 
-tf32 rounds an f32 to 10 bits of its fraction, the nearest, and halves away from 0. NaN stays NaN.
+tf32 rounds an f32 to 10 bits of its fraction, the nearest, and halves away from 0. tf32_even rounds halves to
+the even number. NaN stays NaN.
 
 even_bytes and odd_bytes take a word of four int8, an i32. Their result is the pair of the first and the third
 as int16, or of the second and the fourth.

@@ -62,26 +62,26 @@ def relayout(
     return replace(func, params=params, body=replace_buffer(func.body, buffer, new, index))
 
 
-def round_copies(func: Func, buffer: str) -> Func:
-    """Round the numbers of a local copy to tf32 where they are stored. The caller rounds a parameter's.
+def round_copies(func: Func, buffer: str, fn: str = "tf32") -> Func:
+    """Round the numbers of a local copy by `fn` where they are stored. The caller rounds a parameter's.
 
     All reads of the buffer must be factors of products that round them, or copy it to buffers that are read
     so. Rounding twice gives the same number.
     """
-    if not _only_factor(func, buffer):
+    if not _only_factor(func, buffer, fn):
         raise ScheduleError(f"{func.name}: {buffer} is read by other operations than products that round")
     if any(b.name == buffer for b in func.params):
         return func
 
     def go(s: Stmt) -> Stmt:
         if isinstance(s, Store) and s.buffer.name == buffer:
-            return replace(s, value=_rounded(s.value))
+            return replace(s, value=_rounded(s.value, fn))
         return map_children(s, go)
 
     return func.with_body(go(func.body))
 
 
-def _only_factor(func: Func, buffer: str) -> bool:
+def _only_factor(func: Func, buffer: str, fn: str) -> bool:
     """Return whether a buffer is read, and only as a factor of products that round it. Copies to local
     buffers that are read so are allowed."""
     copies, read, results = set[str](), False, {b.name for b in func.params}
@@ -95,19 +95,19 @@ def _only_factor(func: Func, buffer: str) -> bool:
                 copies.add(s.buffer.name)
                 continue
             products = [
-                n for n in walk(e) if isinstance(n, Call) and n.product is not None and n.product.rounds
+                n for n in walk(e) if isinstance(n, Call) and n.product is not None and n.product.rounds == fn
             ]
             factors = [a for n in products for a in n.args if isinstance(a, Load)]
             if sum(a.buffer.name == buffer for a in factors) != count:
                 return False
-    return read and not copies & results and all(_only_factor(func, name) for name in copies)
+    return read and not copies & results and all(_only_factor(func, name, fn) for name in copies)
 
 
-def _rounded(e: Expr) -> Expr:
-    """Return a number rounded to tf32, and a choice rounded in its arms."""
+def _rounded(e: Expr, fn: str) -> Expr:
+    """Return a number rounded by `fn`, and a choice rounded in its arms."""
     if isinstance(e, Select):
-        return select(e.cond, _rounded(e.a), _rounded(e.b))
-    return e if is_const(e, 0) else call("tf32", e)
+        return select(e.cond, _rounded(e.a, fn), _rounded(e.b, fn))
+    return e if is_const(e, 0) else call(fn, e)
 
 
 def _quotient(e: Expr, by: Expr, ranges: Ranges) -> tuple[Expr, Expr]:

@@ -44,7 +44,7 @@ from jangin.ir.loop import (
     task_loops,
 )
 from jangin.ir.simplify import simplify
-from jangin.ir.traversal import free_vars, loads, rewrite, row_major, substitute
+from jangin.ir.traversal import free_vars, loads, rewrite, row_major
 from jangin.schedule.checks import ScheduleError, serial, touched, well_formed
 from jangin.schedule.normalize import ceil_div
 from jangin.schedule.primitives import at_loop, find, rename_loops
@@ -333,7 +333,8 @@ def fetch_ahead(func: Func, loop: str, panels: Sequence[str]) -> Func:
     loop by a thread loop that only stores to it.
     """
     at, allocs, copies, body = _filled(func, loop, panels)
-    halves = [_apart(a.buffer, c, at) for a, c in zip(allocs, copies, strict=True)]
+    following = {at.var: minimum(at.var + 1, at.extent - 1)}
+    halves = [_apart(a.buffer, substitute_stmt(c, following)) for a, c in zip(allocs, copies, strict=True)]
     first = [
         If(const(0) < at.extent, substitute_stmt(rename_loops(c, "_f"), {at.var: const(0)})) for c in copies
     ]
@@ -344,12 +345,15 @@ def fetch_ahead(func: Func, loop: str, panels: Sequence[str]) -> Func:
     return well_formed(at_loop(func, loop, lambda _: new))
 
 
-def stage(func: Func, loop: str, panels: Sequence[str]) -> Func:
+def stage(func: Func, loop: str, panels: Sequence[str], fetched: Sequence[str] = ()) -> Func:
     """Copy panels two iterations of `loop` ahead, to two buffers of shared memory in turn (staging).
 
     The loop then does two iterations at a time. Each is followed by the copy that fills its panels for the
     next but one. The other iteration's work hides the copy's latency, where copies go on beside work. The
     last iterations copy the last panels again. Each panel must be filled as `fetch_ahead` needs it.
+
+    Panels in `fetched` are loaded into registers (`panel`.next) before an iteration's work, and stored after
+    it, for copies that can't go on beside work.
     """
     at, allocs, copies, body = _filled(func, loop, panels)
     count, v, symbols = at.extent, at.var, dict(func.symbols)
@@ -357,6 +361,8 @@ def stage(func: Func, loop: str, panels: Sequence[str]) -> Func:
     even = simplify(count % 2, symbols) == const(0)
     locals_ = [*(a.buffer for a in allocs), *(s.buffer for s in statements(body) if isinstance(s, Alloc))]
     odd = {b.name: replace(b, name=f"{b.name}.odd") for b in locals_}
+
+    halves = {c.buffer.name: _apart(c.buffer, copy) for c, copy in zip(allocs, copies, strict=True)}
 
     def part(s: Stmt, suffix: str, number: Expr, second: bool) -> Stmt:
         s = substitute_stmt(rename_loops(s, suffix), {v: number})
@@ -367,17 +373,31 @@ def stage(func: Func, loop: str, panels: Sequence[str]) -> Func:
     def fill(suffix: str, number: Expr, second: bool) -> list[Stmt]:
         return [part(c, suffix + "o" * second, number, second) for c in copies]
 
+    def beside(work: Stmt, suffix: str, number: Expr, second: bool) -> list[Stmt]:
+        """Return an iteration's work, and the copies for the next but one."""
+        end, before, after = suffix + "o" * second, list[Stmt](), list[Stmt]()
+        copy: Stmt
+        for alloc, copy in zip(allocs, copies, strict=True):
+            if alloc.buffer.name in fetched:
+                _, load, store = halves[alloc.buffer.name]
+                before.append(part(load, end, number, second))
+                copy = store
+            after.append(part(copy, f"{end}s", number, second))
+        return [*before, work, *after]
+
     following = minimum(v + 1, turns - 1) * 2
     last = following + 1 if even else minimum(following + 1, count - 1)
     work = part(body, "_o", v * 2 + 1, True)
     turn = block(
-        part(body, "", v * 2, False), *fill("_n", following, False),
-        work if even else If(v * 2 + 1 < count, work), *fill("_n", last, True),
-    )  # fmt: skip
+        *beside(part(body, "", v * 2, False), "_n", following, False),
+        *beside(work if even else If(v * 2 + 1 < count, work), "_n", last, True),
+    )
     first = block(*fill("_f", const(0), False), *fill("_f", minimum(1, count - 1), True))
     new: Stmt = block(If(const(0) < count, first), replace(at, extent=turns, body=turn))
     for a in allocs:
         new = Alloc(a.buffer, Alloc(odd[a.buffer.name], new))
+        if a.buffer.name in fetched:
+            new = Alloc(halves[a.buffer.name][0], new)
     return well_formed(at_loop(func, loop, lambda _: new))
 
 
@@ -405,19 +425,17 @@ def _fills(copy: For, panel: Buffer) -> bool:
     return len(stores) == 1 and isinstance(stores[0], Store) and stores[0].buffer == panel
 
 
-def _apart(panel: Buffer, copy: For, at: For) -> tuple[Buffer, Stmt, Stmt]:
-    """Return the registers between the loads and the stores of a panel's copy, the loads for the next
-    iteration of `at`, and the stores."""
+def _apart(panel: Buffer, copy: Stmt) -> tuple[Buffer, Stmt, Stmt]:
+    """Return the registers between the loads and the stores of a panel's copy, the loads, and the stores."""
     loops = [s for s in statements(copy) if isinstance(s, For)]
     if not all(isinstance(s.extent, Const) for s in loops):
         raise ScheduleError(f"the copy to {panel.name} has loops of no constant extent")
     held = Buffer(f"{panel.name}.next", panel.dtype, tuple(s.extent for s in loops), "register")
     place = tuple(s.var for s in loops)
-    following = minimum(at.var + 1, at.extent - 1)
 
     def load(s: Stmt) -> Stmt:
         if isinstance(s, Store):
-            return Store(held, place, substitute(s.value, {at.var: following}))
+            return Store(held, place, s.value)
         return map_children(s, load)
 
     def store(s: Stmt) -> Stmt:

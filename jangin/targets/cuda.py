@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from jangin.ir.dtype import BF16, F16, F32, I32
 from jangin.ir.fragments import WARP, Fragment
-from jangin.ir.products import DOT1BF, DOT1H, DOT1T, DOT4, DOT4U
+from jangin.ir.products import DOT1BF, DOT1H, DOT1T, DOT1TE, DOT4, DOT4U, READY
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, capability, select
@@ -24,6 +24,8 @@ GROUP = 1024
 """Work-items of a group at most, on all capabilities (Guide)."""
 SHARED = 48 << 10
 """Bytes that a group shares at most without asking the driver for more, on all capabilities (Guide)."""
+EVEN = "tf32_even"
+"""The feature, and the row, of rounding to tf32 by one instruction."""
 KEPT = 1 << 10
 """Bytes of shared memory that the system keeps for each group, from capability 8.0 on (Guide)."""
 STARTUP = 2.5e-6
@@ -78,9 +80,11 @@ class Architecture:
     def features(self) -> tuple[str, ...]:
         """The features that rows may need. Products of four bytes are an instruction from capability 6.1 on
         (PTX ISA, `dp4a`). Conversions to bfloat16, extrema that give NaN, and products of matrices of 16-bit
-        floats are instructions from 8.0 on (`cvt`, `min` and `mma`)."""
-        newer = capability(self.name) >= (8, 0)
-        return ("fp64", "fp16", "dp4a", *(("bf16", "min.nan", "mma") if newer else ()))
+        floats are instructions from 8.0 on (`cvt`, `min` and `mma`). From 9.0 on, one rounds to tf32
+        (`cvt.rn.tf32`)."""
+        newer, newest = capability(self.name) >= (8, 0), capability(self.name) >= (9, 0)
+        added = *(("bf16", "min.nan", "mma") if newer else ()), *((EVEN,) if newest else ())
+        return ("fp64", "fp16", "dp4a", *added)
 
     def occupancy(self, threads: int, registers: int, shared: int) -> float:
         """The share of a unit's work-items that groups of a kernel fill. Registers limit it, which are given
@@ -142,7 +146,7 @@ MATRICES: tuple[Row, ...] = tuple(
     for by_lanes, kind, terms, left, right in (
         (DOT1BF, "bf16", 16, LEFT, RIGHT),
         (DOT1H, "f16", 16, LEFT, RIGHT),
-        (DOT1T, "tf32", 8, LEFT_TF32, RIGHT_TF32),
+        *((by_lanes, "tf32", 8, LEFT_TF32, RIGHT_TF32) for by_lanes in (*READY, *READY.values())),
         (DOT4U, "u8", 32, LEFT_TF32, RIGHT_TF32),
         (DOT4, "s8", 32, LEFT_TF32, RIGHT_TF32),
     )
@@ -164,6 +168,7 @@ ROWS: tuple[Row, ...] = (
         for row in FUSING
         if row.name == name and dtype in row.dtypes
     ),
+    Row(EVEN, (F32,), "x: T[N]", "T", f"r[i] = {EVEN}(x[i])", needs=(EVEN,)),
     *MATRICES,
     *FUSING,
 )
@@ -174,6 +179,7 @@ def of_architecture(architecture: Architecture) -> Target:
     """The target of a capability, without any device of this machine."""
     features = ",".join(f"+{f}" for f in architecture.features)
     a = architecture
+    tf32 = DOT1TE if EVEN in a.features else DOT1T
     launch = int((STARTUP + BEGUN / a.clock) * a.units * a.width * a.clock)
     machine = Gpu(
         clock=architecture.clock, l2=architecture.l2, index_bits=32, units=architecture.units,
@@ -181,7 +187,7 @@ def of_architecture(architecture: Architecture) -> Target:
         startup=STARTUP, matrix_rate=architecture.matrix_rate, meets=True,
         winograd=replace(Gpu().winograd, launch=launch), panel_wait=LATENCY, asked=a.asked,
         resident=architecture.resident, unit_shared=architecture.unit_shared,
-        products=(DOT4U, DOT4, *((DOT1BF, DOT1H, DOT1T) if architecture.matrix_rate else ())),
+        products=(DOT4U, DOT4, *((DOT1BF, DOT1H, tf32) if architecture.matrix_rate else ())),
     )  # fmt: skip
     return Target(
         f"{PREFIX}:{architecture.name}", PREFIX, architecture.name, features, ROWS, machine, backend=PREFIX,

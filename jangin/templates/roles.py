@@ -146,8 +146,9 @@ def pack_right(rec: Recorder, role: Roles, width: int, terms: int = 1) -> None:
     )
 
 
-def pack_terms(rec: Recorder, role: Roles, *, rounded: bool) -> None:
-    """Pack the constant right operand [.., N, .., k..] to [.., N, k..], `rounded` to tf32 or as it is.
+def pack_terms(rec: Recorder, role: Roles, *, rounded: str) -> None:
+    """Pack the constant right operand [.., N, .., k..] to [.., N, k..], `rounded` by a function of
+    `ROUNDINGS` or as it is.
 
     The terms of a column are then neighbours."""
     positions, right = packing_positions(role), role.right.buffer

@@ -7,7 +7,7 @@ from dataclasses import field
 
 import numpy as np
 
-from jangin.ir.arithmetic import tf32
+from jangin.ir.arithmetic import ROUNDINGS
 from jangin.ir.expr import Expr, Var, const
 from jangin.ir.graph import Array
 from jangin.ir.kernel import rounds, tasks
@@ -27,16 +27,18 @@ class Packing:
     """A constant's packed layout: [..., N, ...] -> [..., groups, panels, ..., width].
 
     The axes are permuted by `perm`. Then axis `axis` (in that order) is split into `groups`. Each group is
-    padded with zeros to whole panels of `width`, which become the last axis. `rounded`: each number is
-    rounded to tf32. `terms`: so many neighbours along the last axis of that order stay neighbours, behind the
-    width: [..., groups, panels, ..., K, width] -> [..., groups, panels, ..., K / terms, width, terms].
+    padded with zeros to whole panels of `width`, which become the last axis. `rounded`: the function of
+    `ROUNDINGS` that rounds each number, or "". `terms`: so many neighbours along the last axis of that order
+    stay neighbours, behind the width.
+
+        [..., groups, panels, ..., K, width] -> [..., groups, panels, ..., K / terms, width, terms]
     """
 
     perm: tuple[int, ...]
     axis: int
     groups: int
     width: int
-    rounded: bool = False
+    rounded: str = ""
     terms: int = 1
 
     @property
@@ -48,7 +50,7 @@ class Packing:
 
     def apply(self, array: Array, empty: Callable[..., Array] = np.empty) -> Array:
         """Return the packed copy of a constant, contiguous, in memory that `empty` allocates."""
-        a = np.transpose(tf32(array) if self.rounded else array, self.perm)
+        a = np.transpose(ROUNDINGS[self.rounded](array) if self.rounded else array, self.perm)
         lead, size, rest = a.shape[: self.axis], a.shape[self.axis] // self.groups, a.shape[self.axis + 1 :]
         a = np.moveaxis(a.reshape(*lead, self.groups, size, *rest), self.axis + 1, -1)
         whole, left = divmod(size, self.width)
@@ -144,7 +146,7 @@ class Recorder:
         """Let the kernel read a constant in another layout, and remember the packing."""
         self.do("relayout", buffer, *packing.layout)
         if packing.rounded:
-            self.do("round_copies", buffer)
+            self.do("round_copies", buffer, packing.rounded)
         self.packings[buffer] = packing
 
     def finish(self, template: str, params: Params, cost: float) -> Scheduled:

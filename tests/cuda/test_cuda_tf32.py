@@ -16,11 +16,14 @@ from test_cuda_warps import SIZES, WINDOWS, graph, needs_nvrtc, same_bits, windo
 
 from jangin.backends.cuda import nvrtc
 from jangin.backends.cuda.backend import source
+from jangin.compiler.build import build
 from jangin.compiler.kernels import schedule_kernels
 from jangin.compiler.pipeline import optimize
-from jangin.ir.arithmetic import tf32
+from jangin.compiler.plans import make_plan
+from jangin.ir.arithmetic import ROUNDINGS, tf32
 from jangin.ir.core import Conv, Kernel, MatMul
-from jangin.ir.expr import Call, Expr
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Call, Expr, const, maximum
 from jangin.ir.graph import Graph
 from jangin.ir.interpret import size
 from jangin.ir.loop import map_stmt
@@ -28,27 +31,33 @@ from jangin.ir.parse import parse_func
 from jangin.ir.products import DOT1T
 from jangin.ir.traversal import loads, rewrite
 from jangin.ir.verify import VerifyError, verify_func
+from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.options import Options
+from jangin.runtime.devices.cuda_devices import capability
 from jangin.runtime.devices.cuda_library import Error
+from jangin.runtime.executable import Executable
 from jangin.targets import resolve
 from jangin.templates.gpu import warps
 
 ON = resolve("cuda:sm_80")
 
 
-def test_rounding_is_to_the_nearest_of_11_bits() -> None:
-    """Halves go away from 0. Infinity and every NaN stay what they are."""
+@pytest.mark.parametrize("fn", ROUNDINGS)
+def test_rounding_is_to_the_nearest_of_11_bits(fn: str) -> None:
+    """Halves go away from 0, or to the even number. Infinity and every NaN stay what they are."""
     rng = np.random.default_rng(3)
     bits = rng.integers(0, 1 << 32, 10_000, np.uint32)
     special = np.array([0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001], np.uint32)
-    x = np.concatenate([bits, special]).view(np.float32)
-    got = tf32(x)
+    halves = (bits & 0xFFFFE000) | 1 << 12
+    x = np.concatenate([bits, halves, special]).view(np.float32)
+    got = ROUNDINGS[fn](x)
     np.testing.assert_array_equal(np.isnan(got), np.isnan(x))
     finite = np.isfinite(x) & np.isfinite(got)
     exact = x[finite].astype(np.float64)
     unit = np.ldexp(1.0, np.maximum(np.frexp(exact)[1], -125) - 11)
-    want = np.copysign(np.floor(np.abs(exact) / unit + 0.5) * unit, exact)
+    units = np.abs(exact) / unit
+    want = np.copysign((np.rint(units) if fn == "tf32_even" else np.floor(units + 0.5)) * unit, exact)
     np.testing.assert_array_equal(got[finite], want)
     np.testing.assert_array_equal(got[np.isinf(x)], x[np.isinf(x)])
     over = np.isfinite(x) & np.isinf(got)
@@ -62,16 +71,22 @@ GROUPED = ROUNDED.replace("parallel i in 128 { vector v in 8 {", "block i in 128
 
 
 @mocked.needed
-def test_native_code_and_cuda_round_alike(driver: Any) -> None:
-    x = np.random.default_rng(4).integers(0, 1 << 32, 1024, np.uint32).view(np.float32)
-    func, grouped = parse_func(ROUNDED), parse_func(GROUPED)
+@pytest.mark.parametrize("fn, target", [("tf32", "sm_80"), ("tf32_even", "sm_80"), ("tf32_even", "sm_90a")])
+def test_native_code_and_cuda_round_alike(fn: str, target: str, driver: Any) -> None:
+    """From 9.0 on, one instruction rounds to even."""
+    bits = np.random.default_rng(4).integers(0, 1 << 32, 1024, np.uint32)
+    bits[::3] = (bits[::3] & 0xFFFFE000) | 1 << 12
+    x = bits.view(np.float32)
+    func, grouped = (parse_func(text.replace("tf32(", f"{fn}(")) for text in (ROUNDED, GROUPED))
+    on = resolve(f"cuda:{target}")
+    assert (source(grouped, on).count("to_tf32(") > 1) == (target == "sm_90a")
     native = machine.run(
         func, {"x": x, "y": np.zeros(1024, np.float32)}, {}, machine.target(machine.runnable()[0])
     )
-    np.testing.assert_array_equal(native["y"], tf32(x))
+    np.testing.assert_array_equal(native["y"], ROUNDINGS[fn](x))
     given = {"x": x, "y": np.zeros(1024, np.float32)}
-    for got in alone.Program([grouped], ON).run(grouped, given, {}, 128, driver):
-        np.testing.assert_array_equal(got["y"], tf32(x))
+    for got in alone.Program([grouped], on).run(grouped, given, {}, 128, driver):
+        np.testing.assert_array_equal(got["y"], ROUNDINGS[fn](x))
 
 
 def test_only_floats_of_32_bits_are_rounded() -> None:
@@ -81,7 +96,7 @@ def test_only_floats_of_32_bits_are_rounded() -> None:
 
 def products(model: Graph, **options: Any) -> list[Any]:
     """Return the attributes of an optimized model's products."""
-    optimized = optimize(model, Options(ON, **options))
+    optimized = optimize(model, Options(**{"target": ON, "tf32": False, **options}))
     bodies = [n.of(Kernel).body for n in optimized.nodes if isinstance(n.attrs, Kernel)]
     return [n.attrs for b in bodies for n in b.nodes if isinstance(n.attrs, (Conv, MatMul))]
 
@@ -129,6 +144,30 @@ def test_products_have_the_bits_of_native_code(sizes: tuple[int, int, int, bool]
 @pytest.mark.parametrize("sizes", WINDOWS)
 def test_convolutions_have_the_bits_of_native_code(sizes: str, driver: Any) -> None:
     same_bits(window("f32", *WINDOWS[sizes]), driver, tf32=True)
+
+
+@mocked.needed
+@pytest.mark.slow  # the C++ compiler takes seconds for each kernel
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("target", ["sm_80", "sm_90a"])
+def test_numbers_stored_rounded_are_copied_as_they_are(target: str, driver: Any) -> None:
+    """The second product copies beside its work. The mock's instruction checks that the numbers are tf32."""
+    on, rng = resolve(f"cuda:{target}"), np.random.default_rng(7)
+    driver.mock_device(*capability(on.cpu), 1 << 30)
+    b = Builder("net", {})
+    x = b.input("x", F32, (const(130), const(512)))
+    w, v = (b.const(rng.standard_normal(s).astype(np.float32) / 16) for s in ((512, 512), (512, 264)))
+    hidden = b.map(lambda n: maximum(n, const(0.0, F32)), b.matmul(x, w))
+    model, options = b.graph([b.matmul(hidden, v)], ["y"]), Options(on, tf32=True, verify=True)
+    optimized = optimize(model, options)
+    assert [p.dot.ready for p in products(model, target=on, tf32=True)] == [False, True]
+    made = schedule_kernels(optimized, options)
+    assert [s.template for s, _ in made.values()] == ["warps"] * 2
+    given = rng.standard_normal((130, 512)).astype(np.float32)
+    (want,) = run_graph(optimized, {"x": given}).values()
+    exe = Executable(build(make_plan(optimized, made, options), on))
+    # 512 sums of numbers below 8, each rounded by at most 2^-24 of itself, and a number that rounds otherwise
+    np.testing.assert_allclose(exe(given), want, atol=512 * 8 * 2**-24 + 2**-11)
 
 
 @mocked.needed

@@ -225,7 +225,20 @@ def test_panels_in_two_buffers(depth: int) -> None:
     assert_same(func, after)
     loops = [s for s in statements(after.body) if isinstance(s, For) and id(s) in barriers(after)]
     first = "k0o" if depth < 3 else "x"  # two turns are no loop
-    assert [s.var.name for s in loops] == ["right_ei_fo", first, "right_ei_n", "right_ei_no"]
+    assert [s.var.name for s in loops] == ["right_ei_fo", first, "right_ei_ns", "right_ei_nos"]
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 5])
+def test_one_panel_goes_through_registers(depth: int) -> None:
+    """The left panel's next numbers are loaded before a turn's products, and stored after them."""
+    func = naive("matmul")
+    *steps, fused, bound, done = product_steps(2, 2, 2, 2, depth, left=("k0i", "i0io", "i0ii"))
+    if depth != 5:
+        steps = [s for s in steps if s.name != "pad_terms"]
+    staged = Step("stage", ("k0o", ("left", "right"), ("left",)))
+    after = apply(func, [*steps, staged, fused, bound, done])
+    assert {b.name for b in lives_across(after)} == {"out.acc", "left.next"}
+    assert_same(func, after)
 
 
 def test_a_tile_is_turned() -> None:

@@ -26,6 +26,7 @@ _ROWS: Mapping[tuple[str, DType], str] = MappingProxyType({
     ("max", F32): "max_nan(x{0}, y{0})", ("max_number", F32): "max_nan(x{0}, y{0})",
     ("dot4", I32): "dp4a_s8(x{0}, y{0}, z{0})", ("dot4u", I32): "dp4a_u8(x{0}, y{0}, z{0})",
     ("widen", F16): "of_half(x{0})", ("narrow", F16): "to_half(x{0})", ("narrow", BF16): "to_bfloat(x{0})",
+    ("tf32_even", F32): "to_tf32(x{0})",
 })  # fmt: skip
 """CUDA C text for instruction rows that some architectures have an instruction for. {0} becomes the selection
 of an operand's lane."""

@@ -22,6 +22,9 @@ static __forceinline__ u16 to_half(f32 x) {
 static __forceinline__ u16 to_bfloat(f32 x) {
   u16 r; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(x)); return r;
 }
+static __forceinline__ f32 to_tf32(f32 x) {
+  u32 r; asm("cvt.rn.tf32.f32 %0, %1;" : "=r"(r) : "f"(x)); return __uint_as_float(r);
+}
 #define DP4A(name, type) static __forceinline__ i32 name(i32 x, i32 y, i32 z) { \
   i32 r; asm("dp4a." type ".s32 %0, %1, %2, %3;" : "=r"(r) : "r"(x), "r"(y), "r"(z)); return r; }
 DP4A(dp4a_s8, "s32") DP4A(dp4a_u8, "u32")

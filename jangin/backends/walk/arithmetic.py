@@ -18,7 +18,7 @@ from jangin.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U64
 from jangin.ir.expr import Binary, Call, Cast, Const, Expr, Select, Var
 from jangin.ir.products import Product
 from jangin.ir.traversal import children
-from jangin.ir.words import BITCASTS, COMPARE
+from jangin.ir.words import BITCASTS, COMPARE, ROUNDINGS
 from jangin.targets.small import ARGUMENT
 
 _INT = frozenset({"add", "sub", "mul", "and", "or", "xor"})
@@ -93,7 +93,8 @@ class Arithmetic:
     def dot(self, product: Product, x: Value, y: Value, z: Value) -> Value:
         """Return z plus the Product's sum for the words x and y."""
         if product.rounds:
-            x, y = self._tf32(x), self._tf32(y)
+            y = self._tf32(product.rounds, y)
+            x = x if product.ready else self._tf32(product.rounds, x)
         x, y, z = self.w.unify(x, y, z)
         if product.terms == 1 and self.w.target.product_row(product, x.lanes) is None:
             return self.fma(self.convert(z.dtype, x), self.convert(z.dtype, y), z)
@@ -244,8 +245,8 @@ class Arithmetic:
             return w.absolute(x)
         if fn in _ROUNDING:
             return self._unary(fn, x)
-        if fn == "tf32":
-            return self._tf32(x)
+        if fn in ROUNDINGS:
+            return self._tf32(fn, x)
         if fn == "sign":
             zero = w.like(0, x)
             below = w.select(w.compare("lt", x, zero), w.like(-1, x), x)
@@ -255,11 +256,17 @@ class Arithmetic:
             return root if fn == "sqrt" else w.binary("div", w.like(1, x), root)
         return None
 
-    def _tf32(self, x: Value) -> Value:
-        """Return an f32 rounded to tf32. The sum of its bits changes NaN, which stays as it is."""
+    def _tf32(self, fn: str, x: Value) -> Value:
+        """Return an f32 rounded to tf32 by one of `ROUNDINGS`, by the target's instruction if it has one. The
+        sum of its bits changes NaN, which stays as it is."""
         w = self.w
+        if w.target.row(fn, F32, x.lanes) is not None:
+            return w.instruction(fn, F32, F32, x)
         bits = w.bitcast(I32, x)
         half, kept = w.like(1 << 12, bits), w.like(-1 << 13, bits)
+        if fn == "tf32_even":
+            odd = w.binary("and", w.binary("shr", bits, w.like(13, bits)), w.like(1, bits))
+            half = w.binary("add", w.like((1 << 12) - 1, bits), odd)
         near = w.bitcast(F32, w.binary("and", w.binary("add", bits, half), kept))
         return w.select(w.compare("unordered", x, x), x, near)
 

@@ -17,13 +17,13 @@ from jangin.ir.expr import Binary, Buffer, Call, Cast, Const, Expr, Load, Select
 from jangin.ir.graph import CompileError
 from jangin.ir.products import PRODUCTS
 from jangin.ir.traversal import children, free_vars, substitute, walk
-from jangin.ir.words import BITCASTS, COMPARE, HALVES, INTRINSICS, PAIR_OF_BYTES, PAIRS
+from jangin.ir.words import BITCASTS, COMPARE, HALVES, INTRINSICS, PAIR_OF_BYTES, PAIRS, ROUNDINGS
 from jangin.targets.small import ARGUMENT
 
 _MIRROR = {"lt": "gt", "le": "ge", "gt": "lt", "ge": "le", "eq": "eq", "ne": "ne"}
 _QUOTIENTS = {"floordiv": "udiv", "div": "udiv", "mod": "urem", "rem": "urem"}
 _ELEMENTARY = frozenset({
-    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", "tf32", "isnan",
+    "neg", "abs", "not", "floor", "ceil", "round", "trunc", "sign", "fma", "rounded", *ROUNDINGS, "isnan",
     "isinf",
     *BITCASTS, *HALVES, *PAIRS, *PRODUCTS, PAIR_OF_BYTES,
 })  # fmt: skip
@@ -186,6 +186,9 @@ class Expressions:
                     return mask
             elif e.op in COMPARE and self._words(e):
                 return self.w.compare(e.op, *(self.math.convert(I32, self.value(n)) for n in (e.a, e.b)))
+            if e.op in ("min", "max") and self._words(e):
+                x, y = (self.math.convert(I32, self.value(n)) for n in (e.a, e.b))
+                return self.math.convert(I64, self.math.binary(e.op, x, y))
             if e.op in _QUOTIENTS and self._plain_quotient(e):
                 x, y = self.w.unify(self.value(e.a), self.value(e.b))
                 op = _QUOTIENTS[e.op]
@@ -266,7 +269,7 @@ class Expressions:
         return None
 
     def _words(self, e: Binary) -> bool:
-        """Return whether a group's work-items compare two indices as i32, of which each takes one
+        """Return whether a group's work-items compare two indices as i32, each of which takes one
         register."""
         target = self.w.target
         narrow = bool(target.groups) and target.machine.index_bits < I64.bits

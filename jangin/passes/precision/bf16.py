@@ -33,11 +33,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from jangin.ir.core import Conv, Map, MatMul, Reshape, Transpose
+from jangin.ir.core import Conv, Map, MatMul, Normalize, Pool, Reshape, Transpose
 from jangin.ir.dtype import BF16, F16, F32, DType
-from jangin.ir.expr import Cast, Var
+from jangin.ir.expr import Cast, Var, call
 from jangin.ir.graph import Graph, Node, static_shape
-from jangin.ir.products import Product
+from jangin.ir.products import READY, Product
 from jangin.ops.editor import Editor
 from jangin.passes.precision.integer_readings import axes, fewest, of_matrices
 from jangin.passes.windows.winograd_cost import Estimate, is_window
@@ -58,8 +58,36 @@ def bf16(graph: Graph, target: Target) -> Graph:
 
 def tf32(graph: Graph, target: Target) -> Graph:
     """Return the graph with products of float32 marked whose numbers may be rounded to tf32, for instructions
-    that multiply them."""
-    return _with_products([p for p in target.machine.products if p.rounds], graph, target)
+    that multiply them. A number is rounded where it is computed if only left operands of such products read
+    it, and where they copy it otherwise."""
+    return _stored_rounded(_with_products([p for p in target.machine.products if p.rounds], graph, target))
+
+
+def _stored_rounded(graph: Graph) -> Graph:
+    """Return the graph in which values are rounded for all their readers at once."""
+    run, consumers = Editor(graph.symbols, graph.values, graph.constants), graph.consumers()
+    names = dict[str, str]()
+    for node in graph.nodes:
+        if node.inputs and (name := names.get(node.inputs[0])) is not None:
+            assert isinstance(node.attrs, (Conv, MatMul)) and node.attrs.dot is not None
+            attrs = replace(node.attrs, dot=READY[node.attrs.dot])
+            node = replace(node, inputs=(name, *node.inputs[1:]), attrs=attrs)
+        run.emit(node)
+        if not isinstance(node.attrs, (Conv, MatMul, Map, Normalize, Pool)):
+            continue
+        (out,) = node.outputs
+        readers = [_rounds_left(n, out) for n in consumers.get(out, ())]
+        if out not in graph.outputs and readers and (fn := readers[0]) and all(readers):
+            names[out] = run.add(Map(call(fn, Var("x0", F32))), [out], f"{out}.{fn}", node.source)
+    return run.rewritten(graph) if names else graph
+
+
+def _rounds_left(node: Node, name: str) -> str:
+    """Return the function by which a node rounds a value that is its left operand alone, or ""."""
+    attrs = node.attrs
+    dot = attrs.dot if isinstance(attrs, (Conv, MatMul)) else None
+    alone = node.inputs[0] == name not in node.inputs[1:]
+    return dot.rounds if dot is not None and dot in READY and alone else ""
 
 
 def _with_products(products: Sequence[Product], graph: Graph, target: Target) -> Graph:

@@ -23,10 +23,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jangin.ir import te
-from jangin.ir.expr import Const, Load, Var, const, product_of
+from jangin.ir.expr import Call, Const, Load, Var, const, product_of
 from jangin.ir.fragments import HALF, WARP
 from jangin.ir.products import Product
 from jangin.ir.simplify import simplify
+from jangin.ir.traversal import loads
 from jangin.schedule.primitives import find
 from jangin.targets.cuda import BEGUN
 from jangin.templates.common import fuse_all, stride
@@ -46,15 +47,18 @@ from jangin.templates.scheduled import Params, Recorder, Scheduled
 from jangin.templates.template import Template, Workload
 
 TILES = (
-    (2, 2, 4, 8), (2, 4, 4, 8), (2, 4, 4, 6), (2, 4, 4, 4), (2, 2, 4, 4), (2, 2, 2, 4),
+    (2, 2, 4, 8), (2, 4, 4, 8), (1, 4, 4, 8), (2, 4, 4, 6), (2, 4, 4, 4), (2, 2, 4, 4), (2, 2, 2, 4),
     (1, 4, 4, 2), (1, 4, 2, 4), (1, 4, 2, 2), (1, 4, 1, 4), (1, 4, 1, 2),
 )  # fmt: skip
 """Tiles to try: warps down and across a group's tile, then matrices down and across of each warp."""
 DEPTHS, MOST_DEPTH = (128, 64), 192
 """Bytes of each row of a panel to try, and the most of a window's tap."""
-FETCHED, STAGED = 1, 2
+FETCHED, STAGED, MIXED = 1, 2, 3
 """Ways to copy the next panels beside a panel's products, by their numbers in candidates. They go through
-registers, or to second buffers of shared memory (`cp.async`)."""
+registers, or to second buffers of shared memory (`cp.async`). `MIXED`: both have second buffers, and the left
+panel goes there through registers."""
+TWICE = STAGED, MIXED
+"""The ways with second buffers."""
 SYNC = 40.0
 """Cycles for a panel's barriers, and for the first loads after them. It is an estimate: nothing was measured
 on a GPU."""
@@ -130,7 +134,15 @@ class WarpProduct(Template):
         self.by_terms = self.element > HALF
         self.whole = self._in_rows(role.left, role.rows[-1]), self._in_rows(role.right, role.column)
         self.fixed = all(constant(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes))
+        self.rounded = self._rounded()
         self.gathers = sum(size[k] > 1 for k in role.k) > 1
+
+    def _rounded(self) -> Sequence[str]:
+        """Return the panels whose numbers are rounded as they are copied."""
+        body = self.stage.body
+        ready = self.matrix.ready and isinstance(body, Call) and self.role.left in loads(body.args[0])
+        panels = [*([] if ready else ["left"]), *([] if self.packed else ["right"])]
+        return panels if self.matrix.rounds else []
 
     def _in_rows(self, load: Load, line: str) -> bool:
         """Return whether an operand is copied 16 bytes at a time."""
@@ -151,10 +163,10 @@ class WarpProduct(Template):
             (self.role.left, self.role.right), self.shape(params), self.whole, strict=True
         ):
             elements = lines * params["bk"] // (WARP * params["wm"] * params["wn"])
-            if params["ahead"] == FETCHED:
+            if params["ahead"] == FETCHED or (params["ahead"] == MIXED and load is self.role.left):
                 registers += elements // of_word if whole else 2 * elements
             if load is self.role.left and self.gathers:
-                each = STAGED_GATHER if params["ahead"] == STAGED else GATHER
+                each = STAGED_GATHER if params["ahead"] in TWICE else GATHER
                 registers += each * elements // (self.gpu.lanes(self.element) if whole else 1)
         return registers
 
@@ -170,7 +182,7 @@ class WarpProduct(Template):
         for wm, wn, tm, tn in TILES:
             for bk in self._depths():
                 params = {"wm": wm, "wn": wn, "tm": tm, "tn": tn, "bk": bk}
-                params["ahead"] = 0 if self.depth <= bk else STAGED if self._staged(params) else FETCHED
+                params["ahead"] = 0 if self.depth <= bk else self._ahead(params)
                 threads = WARP * wm * wn
                 copied = self.gpu.lanes(self.element) * threads
                 fits = self._shared(params) <= self.most_shared and self._registers(params) <= MOST_REGISTERS
@@ -201,15 +213,19 @@ class WarpProduct(Template):
         rows, columns = self.shape(params)
         return self.batches * math.ceil(self.rows / rows) * math.ceil(self.columns / columns)
 
-    def _staged(self, params: Params) -> bool:
-        """Return whether both panels are copied beside the products. Numbers that are rounded go through
+    def _ahead(self, params: Params) -> int:
+        """Return how the next panels are copied. Numbers that are rounded, or copied one by one, go through
         registers."""
-        return not self.matrix.rounds and all(self.whole) and 2 * self._shared(params) <= self.most_shared
+        if 2 * self._shared(params) > self.most_shared:
+            return FETCHED
+        left = self.whole[0] and "left" not in self.rounded
+        right = self.whole[1] and "right" not in self.rounded
+        return FETCHED if not right else STAGED if left else FETCHED if self.gathers else MIXED
 
     def _shared(self, params: Params) -> int:
         """Return the bytes of a group's panels."""
         rows = sum(self.shape(params)) * (params["bk"] * self.element + BANKS)
-        return rows * (2 if params.get("ahead") == STAGED else 1)
+        return rows * (2 if params.get("ahead") in TWICE else 1)
 
     def estimate(self, params: Params) -> float:
         """Return the estimated seconds: the longer of a unit's work and the operands' way from memory.
@@ -308,10 +324,11 @@ class _Tiler:
         for loop in (terms[0], f"left_part_{tiles[0]}", f"right_part_{tiles[1]}"):
             do("unroll", loop)
         if q["ahead"]:
-            do("stage" if q["ahead"] == STAGED else "fetch_ahead", f"{k}o", ["left", "right"])
-        if rounds:
-            for panel in ["left"] if packed else ["left", "right"]:
-                do("round_copies", panel)
+            way, fetched = "fetch_ahead" if q["ahead"] == FETCHED else "stage", q["ahead"] == MIXED
+            do(way, f"{k}o", ["left", "right"], *([["left"]] if fetched else []))
+        for panel in self.product.rounded:
+            for number in ("", ".odd")[: 2 if q["ahead"] in TWICE else 1]:
+                do("round_copies", f"{panel}{number}", rounds)
         tasks = blocks(self.rec, [*role.batch, f"{row}o", f"{c}o"])
         if "share" in q:
             shared_out(self.rec, tasks, k, self.acc)

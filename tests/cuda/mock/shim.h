@@ -354,7 +354,15 @@ static void mma_f16(f32 *c, const u16 *a, const u16 *b) {
   for (int i = 0; i < 4; ++i) y[i] = of_half(b[i]);
   shim::mma(16, c, x, 8, shim::a16, y, 4, shim::b16);
 }
-// "mma with .tf32 operands": the operands are numbers that cvt.rna.tf32 has made. The layout of their lowest 13
+// "cvt.rn.tf32.f32": to the nearest, and to even where two are as near. tf32 has 10 bits of f32's fraction, and
+// its exponents. Other numbers of the same sign become NaN or infinity as f32 would.
+static f32 to_tf32(f32 v) {
+  if (v != v || v - v != 0) return v;
+  int power;
+  const double part = frexp((double)v, &power), unit = ldexp(1.0, (power < -125 ? -125 : power) - 11);
+  return (f32)(copysign(nearbyint(fabs((double)v) / unit), part) * unit);
+}
+// "mma with .tf32 operands": the operands are numbers that cvt.rna.tf32 or cvt.rn.tf32 has made. The layout of their lowest 13
 // bits is the machine's own, so any other number ends the kernel.
 static f32 of_tf32(f32 v) {
   unsigned bits;
