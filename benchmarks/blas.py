@@ -65,6 +65,8 @@ TOLD = "openblas, told"
 PEERS = ("openblas", TOLD, "torch")
 TURNS = 4
 """The turns of each library in a case."""
+LONG = 0.05
+"""Seconds of a call that needs no other one before it: waking the threads takes a thousandth of them."""
 PAUSE = 0.02
 """Seconds before a turn. Threads of OpenBLAS and OpenMP wait busily for some milliseconds after a call."""
 
@@ -184,8 +186,9 @@ def worker(library: str, threads: int) -> None:
             letter, name = asked["letter"], asked["case"]
             if known != (letter, name):
                 known, case = (letter, name), next(c for c in cases(letter) if c[0] == name)
-                call = call_of(library, letter, case)
-            call()
+                call, taken = call_of(library, letter, case), [0.0]
+            if taken[-1] < LONG:
+                call()
             taken, end = [], time.perf_counter() + asked["seconds"]
             while not taken or time.perf_counter() < end:
                 start = time.perf_counter()
@@ -233,7 +236,7 @@ def started(threads: int) -> Iterator[dict[str, Library]]:
 
 
 def measured(
-    libraries: Mapping[str, Library], letter: str, name: str, seconds: float
+    libraries: Mapping[str, Library], letter: str, name: str, seconds: float, turns: int
 ) -> tuple[dict[str, float], bool]:
     """Return the median seconds of a call of each library, and whether other processes took a part of the
     cores meanwhile. The libraries take turns. A library's threads sleep before the next one's turn."""
@@ -246,10 +249,10 @@ def measured(
     for library in libraries.values():
         library.seconds(letter, name, 0)
     before, start = foreign(), time.perf_counter()
-    for turn in range(TURNS):
+    for turn in range(turns):
         for each, library in [*libraries.items()][:: 1 if turn % 2 else -1]:
             time.sleep(PAUSE)
-            taken[each] += library.seconds(letter, name, seconds / TURNS)
+            taken[each] += library.seconds(letter, name, seconds / turns)
     is_crowded = foreign() - before > FOREIGN * (time.perf_counter() - start)
     return {library: statistics.median(times) for library, times in taken.items()}, is_crowded
 
@@ -260,13 +263,13 @@ def share(row: Mapping[str, float]) -> float:
 
 
 def timed(
-    libraries: Mapping[str, Library], letter: str, case: Case, threads: int, seconds: float
+    libraries: Mapping[str, Library], letter: str, case: Case, threads: int, seconds: float, turns: int
 ) -> dict[str, float] | None:
     """Return the figures of a case, and the speed of memory beside one that it bounds. Return None if other
     processes took a part of the cores meanwhile."""
     name, work, _ = case
     used = {n: each for n, each in libraries.items() if n != "torch" or name.startswith("gemm")}
-    medians, is_crowded = measured(used, letter, name, seconds)
+    medians, is_crowded = measured(used, letter, name, seconds, turns)
     if is_crowded:
         return None
     row = {library: round(work / t / 1e9, 2) for library, t in medians.items()}
@@ -281,6 +284,7 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", default=["s", "d"])
     parser.add_argument("--only", nargs="+", default=[""], help="cases whose names begin so")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each case")
+    parser.add_argument("--turns", type=int, default=TURNS, help="of each library in a case")
     parser.add_argument("--window", type=float, default=float("inf"), help="seconds after which the run ends")
     parser.add_argument(
         "--progress", type=Path, help="a file with the figures so far, which aren't measured again"
@@ -303,7 +307,7 @@ def main() -> None:
                 if time.perf_counter() > end:
                     print("the window is over: call again for the rest")
                     return
-                row = timed(libraries, letter, case, threads, asked.seconds)
+                row = timed(libraries, letter, case, threads, asked.seconds, asked.turns)
                 if row is None:
                     print(f"{key}: other processes took a part of the cores: not counted", flush=True)
                     continue

@@ -33,6 +33,7 @@ from jangin.bench.arrays import random_array
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, select
 from jangin.runtime.devices.opencl_library import COPY_HOST, READ_WRITE, Buffer, Queue
 from jangin.runtime.devices.opencl_programs import opened
+from jangin.study.quiet import quiet
 
 PARTS = ("opencv", "products", "launches", "load", "models")
 SIZES = (256, 512, 1024, 2048)
@@ -181,8 +182,10 @@ def product(size: int) -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)])
 
 
-def products(devices: Sequence[str], sizes: Sequence[int], threads: int, turns: int) -> None:
+def products(devices: Sequence[str], sizes: Sequence[int], threads: int, turns: int, command: str) -> None:
+    """Measure products. All are compiled before `command` keeps other work away."""
     rng = np.random.default_rng(0)
+    pairs: list[tuple[str, int, Callable[[], object], Clblast]] = []
     for device in devices:
         for size in sizes:
             theirs = Clblast(select(device.removeprefix(PREFIX).removeprefix(":")), size, rng)
@@ -192,10 +195,13 @@ def products(devices: Sequence[str], sizes: Sequence[int], threads: int, turns: 
             want = a.astype(np.float64) @ b
             for made in (exe(a, b), theirs.result()):
                 np.testing.assert_allclose(made, want, atol=1e-5 * size)
-            mine, other = medians([partial(exe, a, b), theirs], turns)
+            pairs.append((device, size, partial(exe, a, b), theirs))
+    with quiet(command):
+        for device, size, ours, theirs in pairs:
+            mine, other = medians([ours, theirs], turns)
             work = 2e-9 * size**3
             rates = f"Jangin {work / mine:.1f}, CLBlast {work / other:.1f} GFLOP/s"
-            print(f"{device}, products of {size}: {rates}, {other / mine:.1f} times")
+            print(f"{device}, products of {size}: {rates}, {other / mine:.1f} times", flush=True)
 
 
 def opencv(names: Sequence[str], device: str, threads: int, turns: int) -> None:
@@ -263,6 +269,7 @@ def main() -> None:
     parser.add_argument("--peer-models", nargs="*", default=PEERS, help="set beside OpenCV")
     parser.add_argument("--sizes", nargs="*", type=int, default=SIZES, help="of products")
     parser.add_argument("--parts", nargs="*", choices=PARTS, default=PARTS)
+    parser.add_argument("--quiet", default="", help="a command that keeps others away from timed products")
     parser.add_argument("--opencv-alone", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--model-alone", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -275,7 +282,7 @@ def main() -> None:
     devices, threads, turns = arguments.devices, arguments.threads, arguments.turns
     parts: dict[str, Callable[[], None]] = {
         "opencv": partial(beside_opencv, arguments.peer_models, devices, threads, turns),
-        "products": partial(products, devices, arguments.sizes, threads, turns),
+        "products": partial(products, devices, arguments.sizes, threads, turns, arguments.quiet),
         "launches": partial(launches, devices, threads, 20 * turns),
         "load": partial(loading, devices, threads, turns),
         "models": partial(models, arguments.models, devices, threads, turns),

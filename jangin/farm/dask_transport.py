@@ -110,6 +110,10 @@ class Cluster:
             resources={resource: 1}, retries=0,
         )  # fmt: skip
 
+    def send(self, device: str, data: bytes) -> Any:
+        """Send bytes to a device. Return their future, which is an argument for `submit`."""
+        return self._client.scatter(data, workers=[self.workers()[device][0]], hash=False)
+
     def anywhere(self, resource: str, function: Callable[..., Any], *given: Any, retries: int = 0) -> Any:
         """Return the future of a call of `function` on any device with a resource. A failed call is repeated
         up to `retries` times. If the worker dies, Dask repeats the call by itself."""
@@ -142,17 +146,18 @@ def _resource(worker: Mapping[str, Any]) -> str:
 
 
 class DaskTransport:
-    """The connection between a coordinator and the devices of one kind. `accept` converts what a device
-    returned to an answer. It raises ValueError for an answer that doesn't count."""
+    """The connection between a coordinator and the devices of one kind. `begin` begins a job on a device, and
+    returns its future. `accept` converts what a device returned to an answer. It raises ValueError for an
+    answer that doesn't count."""
 
     def __init__(
         self,
         cluster: Cluster,
         chosen: Callable[[str], bool],
-        work: Callable[..., Any],
+        begin: Callable[[str, Job], Any],
         accept: Callable[[Any, Job], Answer],
     ) -> None:
-        self._cluster, self._chosen, self._work, self._accept = cluster, chosen, work, accept
+        self._cluster, self._chosen, self._begin, self._accept = cluster, chosen, begin, accept
         self._connection = cluster.connections
         self._running: dict[str, tuple[Job, str, Any]] = {}
         self._ended: queue.Queue[tuple[str, Any]] = queue.Queue()
@@ -176,7 +181,7 @@ class DaskTransport:
         if device not in self._cluster.workers():
             self._ended.put((device, None))  # it went away just now
             return
-        future = self._cluster.submit(device, self._work, job, device)
+        future = self._begin(device, job)
         self._running[device] = job, self._cluster.workers()[device][0], future
         future.add_done_callback(lambda done: self._ended.put((device, done)))
 

@@ -11,15 +11,17 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from jangin.farm import work
 from jangin.farm.coordinator import Coordinator, SchedulerGone
+from jangin.farm.crossed import Builder, Chained
 from jangin.farm.dask_transport import PATIENCE, Cluster, DaskTransport
 from jangin.farm.jobs import Answer, Job
 from jangin.farm.trust import Trust
 from jangin.ir.records import dataclass
 from jangin.options import Options
+from jangin.runtime.threads import default_threads
 from jangin.tune.measure import Timing
 from jangin.tune.store import Finding, Store
 from jangin.tune.tuner import BATCH, Outcome, Tuned
@@ -35,12 +37,13 @@ Tell = Callable[[float, float, str], object]
 
 @dataclass
 class Place:
-    """One kind of machine on the farm, with its devices and the outcome of tuning on them. `said` has
-    sentences about events. `signers` counts the winners by the owner of the key that signed them. `problem`
-    is the error that ended the tuning, or ""."""
+    """One kind of machine on the farm, with its devices and the outcome of tuning on them. `about` is the
+    first device's description. `said` has sentences about events. `signers` counts the winners by the owner
+    of the key that signed them. `problem` is the error that ended the tuning, or ""."""
 
     name: str
     devices: list[str]
+    about: work.About
     outcome: Outcome | None = None
     said: list[str] = field(default_factory=list)
     signers: Counter[str] = field(default_factory=Counter)
@@ -68,8 +71,11 @@ def tune_on(
     try:
         places = _places(cluster)
         stop = threading.Event()
-        tunings = [_Tuning(cluster, task, p, places, believed, store, budget, tell, stop) for p in places]
-        with ThreadPoolExecutor(len(places)) as pool:
+        with ThreadPoolExecutor(len(places)) as pool, ThreadPoolExecutor(default_threads()) as building:
+            tunings = [
+                _Tuning(cluster, task, p, places, believed, store, budget, tell, stop, building)
+                for p in places
+            ]
             jobs = [pool.submit(tuning.run) for tuning in tunings]
             try:
                 wait(jobs)
@@ -83,15 +89,25 @@ def tune_on(
 def _places(cluster: Cluster) -> list[Place]:
     """Return the kinds of machines among the farm's devices."""
     there = cluster.first_workers(PATIENCE)
-    members: dict[str, list[str]] = defaultdict(list)
-    for name, future in [(n, cluster.submit(n, work.place)) for n in there]:
-        members[future.result(PATIENCE)].append(name)
-    return [Place(name, devices) for name, devices in members.items()]
+    places: dict[tuple[str, str], Place] = {}
+    for name, future in [(n, cluster.submit(n, work.about)) for n in there]:
+        about: work.About = future.result(PATIENCE)
+        places.setdefault((about.place, about.lacks), Place(about.place, [], about)).devices.append(name)
+    return [*places.values()]
+
+
+class _Ways(NamedTuple):
+    """How devices of one kind are asked for the model's kernels, for races, and for runs of the whole
+    model."""
+
+    survey: Callable[[], list[work.Found]]
+    race: Callable[[str, Job], Any]
+    final: Callable[[dict[str, str]], tuple[float, float]]
 
 
 @dataclass
 class _Tuning:
-    """The tuning on one kind of machine."""
+    """The tuning on one kind of machine. `pool` builds for devices that can't compile."""
 
     cluster: Cluster
     task: work.Task
@@ -102,6 +118,7 @@ class _Tuning:
     budget: float
     tell: Tell
     stop: threading.Event
+    pool: ThreadPoolExecutor
 
     def run(self) -> Place:
         start = time.monotonic()
@@ -113,11 +130,9 @@ class _Tuning:
 
     def _run(self, start: float) -> None:
         known = {} if self.store is None else self.store.get(self.place.name)
-        there = self.cluster.workers()
-        preparing = [self.cluster.submit(d, work.prepare) for d in self.place.devices if d in there]
-        kernels = {k.digest: k for k in self._ask(work.survey)}
-        del preparing  # until here: a future that nobody holds isn't computed
-        transport = DaskTransport(self.cluster, self._is_here, work.race, self._answer)
+        ways = self._ways()
+        kernels = {k.digest: k for k in ways.survey()}
+        transport = DaskTransport(self.cluster, self._is_here, ways.race, self._answer)
         coordinator = Coordinator(
             transport,
             {d: max(0.0, k.before - k.bound) for d, k in kernels.items()},
@@ -130,7 +145,7 @@ class _Tuning:
         before, timing = sum(k.before for k in kernels.values()), None
         won = {d: work.written(f.candidate) for d, f in findings.items() if f.better}
         if not stopped:
-            before, ratio = self._ask(work.final, won) if won else (before, 1.0)
+            before, ratio = ways.final(won) if won else (before, 1.0)
             timing = Timing(before * ratio, ratio, ratio, ratio)
             if ratio > 1:
                 self.place.said.append("the whole model is slower with the winners: all stays untuned")
@@ -148,6 +163,36 @@ class _Tuning:
         self.place.outcome = Outcome(ordered, findings, before, timing, spent, stopped, defects, unkept)
         self.place.devices = [*coordinator.known] or self.place.devices
 
+    def _ways(self) -> _Ways:
+        """Return how the devices of this kind are asked. If they can't compile, everything is built here."""
+        submit, about = self.cluster.submit, self.place.about
+        if not about.lacks:
+            return _Ways(
+                self._survey,
+                lambda device, job: submit(device, work.race, job, device),
+                lambda winners: self._ask(work.final, winners),
+            )
+        self.place.said.append(f"candidates are built here, because {about.lacks}")
+        builder = Builder(self.task, about)
+
+        def race(device: str, job: Job) -> Chained:
+            return Chained(
+                self.pool,
+                lambda: builder.contests(job),
+                lambda built: submit(device, work.race_built, self.cluster.send(device, built), job, device),
+            )
+
+        return _Ways(
+            lambda: builder.survey(self._ask_built), race, lambda won: builder.final(self._ask_built, won)
+        )
+
+    def _survey(self) -> list[work.Found]:
+        there = self.cluster.workers()
+        preparing = [self.cluster.submit(d, work.prepare) for d in self.place.devices if d in there]
+        kernels: list[work.Found] = self._ask(work.survey)
+        del preparing  # until here: a future that nobody holds isn't computed
+        return kernels
+
     def _answer(self, told: tuple[bytes, bytes], job: Job) -> Answer:
         return self.trust.answer(told[0], told[1], job, self.task.digest)
 
@@ -155,20 +200,24 @@ class _Tuning:
         """Return whether a device is of this kind of machine. A new device is asked."""
         if not any(device in p.devices for p in self.places):
             try:
-                name = self.cluster.submit(device, work.place).result(PATIENCE)
+                about = self.cluster.submit(device, work.about).result(PATIENCE)
             except Exception as error:  # it died meanwhile, or has no Jangin that can tell; others go on
                 said = f"{device} can't tell which machine it is: {type(error).__name__}: {error}"
                 if said not in self.place.said:
                     self.place.said.append(said)
                 return False
             for place in self.places:
-                if place.name == name:
+                if (place.name, place.about.lacks) == (about.place, about.lacks):
                     place.devices.append(device)
         return device in self.place.devices
 
-    def _ask(self, function: Callable[..., Any], *given: Any) -> Any:
-        """Return what a function returns on a device of this kind. If the device dies, another one is
-        asked."""
+    def _ask_built(self, function: Callable[..., Any], built: bytes) -> Any:
+        """Return what a function returns on a device that first gets some bytes."""
+        return self._ask(function, built, sent=True)
+
+    def _ask(self, function: Callable[..., Any], *given: Any, sent: bool = False) -> Any:
+        """Return what a function returns on a device of this kind. If the device dies, another one is asked.
+        What is given is first `sent` to the device if it is large."""
         problem: Exception | None = None
         for _ in range(3):
             device = next((d for d in self.cluster.workers() if self._is_here(d)), None)
@@ -176,7 +225,8 @@ class _Tuning:
                 time.sleep(2.0)
                 continue
             try:
-                return self.cluster.submit(device, function, *given).result(LIMIT)
+                own = [self.cluster.send(device, g) for g in given] if sent else given
+                return self.cluster.submit(device, function, *own).result(LIMIT)
             except Exception as error:  # what a model or a dying worker raises
                 problem = error
         raise RuntimeError(f"no device of the farm could do it: {problem or 'none is there'}")

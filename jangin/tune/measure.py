@@ -23,6 +23,7 @@ from jangin.ir.records import dataclass
 from jangin.ir.sources import NO_SOURCE
 from jangin.ops.editor import Editor, kernel_node
 from jangin.options import Options
+from jangin.runtime.artifact import Artifact
 from jangin.runtime.executable import Executable
 from jangin.runtime.outputs import aligned
 from jangin.runtime.profile import Call
@@ -91,10 +92,20 @@ class Trial:
 
         Raises WrongResult if a candidate's results differ from the first one's, and KeyError for a symbol
         without a size."""
-        exe = Executable(build(self._plan(ways), self.options.target), self.threads)
-        feeds = random_feeds(exe, self.sizes)
-        self._compare(exe.run(feeds), ways)
-        return Race(exe, feeds)
+        race, wrong = self.built(ways).race()
+        for sentence in wrong.values():
+            raise WrongResult(sentence)
+        return race
+
+    def built(self, ways: Sequence[Scheduled]) -> Built:
+        """Compile all candidates together for the options' target. Their kernels must have different
+        names."""
+        artifact = build(self._plan(ways), self.options.target)
+        body = self.node.of(Kernel).body
+        rounded = any(v.dtype is not None and v.dtype.is_float for v in body.values.values())
+        names = tuple((way.label, way.template) for way in ways)
+        ends = tuple(map(self._ends, range(len(ways))))
+        return Built(artifact, self.node.name, names, ends, rounded, self.sizes, self.threads)
 
     def _plan(self, ways: Sequence[Scheduled]) -> Plan:
         """Return a plan that runs the kernel once by each candidate. Before each run, another kernel passes
@@ -123,21 +134,44 @@ class Trial:
         """Return the names of the kernel's results by one candidate."""
         return tuple(f"@way.{way}.{n}" for n in range(len(self.node.outputs)))
 
-    def _compare(self, results: Mapping[str, Array], ways: Sequence[Scheduled]) -> None:
-        first, *others = ([results[n] for n in self._ends(i)] for i in range(len(ways)))
-        rounded = any(
-            v.dtype is not None and v.dtype.is_float for v in self.node.of(Kernel).body.values.values()
-        )
-        for way, other in zip(ways[1:], others, strict=True):
-            if not all(agree(a, b, rounded) for a, b in zip(first, other, strict=True)):
-                raise WrongResult(
-                    f"{self.node.name}: {way.label} computes something else than {ways[0].label}; "
-                    f"this is a defect of the template {way.template}: please report it"
-                )
+
+@dataclass(frozen=True)
+class Built:
+    """Candidates of the kernel `name` that are compiled together. Another machine may have compiled them.
+
+    - `artifact` runs the kernel once by each candidate.
+    - `ways` has each candidate's label and template, and `ends` has the names of its results.
+    - `rounded` tells if results come from floats.
+    - `sizes` and `threads` are those of the runs.
+    """
+
+    artifact: Artifact
+    name: str
+    ways: tuple[tuple[str, str], ...]
+    ends: tuple[tuple[str, ...], ...]
+    rounded: bool
+    sizes: Mapping[str, int]
+    threads: int
+
+    def race(self) -> tuple[Race, dict[int, str]]:
+        """Load the candidates on this machine, and return them as a race. Also return a sentence for each
+        candidate whose results differ from the first one's, by its number."""
+        exe = Executable(self.artifact, self.threads)
+        feeds = random_feeds(exe, self.sizes)
+        return Race(exe, feeds), self._wrong(exe.run(feeds))
+
+    def _wrong(self, results: Mapping[str, Array]) -> dict[int, str]:
+        first, *others = ([results[n] for n in ends] for ends in self.ends)
+        return {
+            n: f"{self.name}: {label} computes something else than {self.ways[0][0]}; "
+            f"this is a defect of the template {template}: please report it"
+            for n, ((label, template), other) in enumerate(zip(self.ways[1:], others, strict=True), 1)
+            if not all(agree(a, b, self.rounded) for a, b in zip(first, other, strict=True))
+        }
 
 
 class Race:
-    """Candidates of one kernel that are compiled and give equal results."""
+    """Candidates of one kernel that are loaded on this machine."""
 
     def __init__(self, exe: Executable, feeds: Mapping[str, Array]) -> None:
         self._launches = exe.launches(feeds)

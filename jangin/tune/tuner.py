@@ -32,10 +32,13 @@ from jangin.ir.sources import Sources
 from jangin.ir.text import print_func
 from jangin.options import Options
 from jangin.passes.fusion.stages import is_opaque
+from jangin.runtime.artifact import Artifact
 from jangin.runtime.executable import Executable
 from jangin.runtime.libraries import FINDERS
+from jangin.runtime.profile import LaunchTime
 from jangin.templates.scheduled import Scheduled
 from jangin.templates.template import EXPECTED, Candidate, Workload
+from jangin.tune.contest import Contest
 from jangin.tune.joules import Meter
 from jangin.tune.measure import Timing, Trial, random_feeds, timings
 from jangin.tune.store import Finding
@@ -63,6 +66,8 @@ thus soon get their turn."""
 FINAL_SECONDS = 3.0
 """The least seconds for which whole runs of the tuned and of the untuned model are compared. It is longer
 than a race, because the result decides about all kernels."""
+PROFILED = 5
+"""Runs over which the time of each kernel is a median before it is tuned. It only orders the kernels."""
 FINAL_ROUNDS = 12
 """The least number of rounds in this comparison. Each round runs both models, and the median of twelve
 ignores five disturbed ones."""
@@ -191,7 +196,7 @@ def tune(
     tell("the model as it is")
     model = TuningModel(graph, options, threads, sizes_of(graph, sizes), meter)
     untuned = model.executable(options)
-    kernels = model.kernels(untuned, known or {})
+    kernels = model.kernels(profiled(untuned, model.sizes), known or {})
     reserve = time.perf_counter() - start + FINAL_SECONDS
     stopped = False
     defects: list[str] = []
@@ -214,8 +219,17 @@ def tune(
 
 def executable_of(graph: Graph, options: Options, threads: int) -> Executable:
     """Compile a fused graph with the options' candidates, and load it."""
-    plan = make_plan(graph, schedule_kernels(graph, options), options)
-    return Executable(build(plan, options.target), threads)
+    return Executable(artifact_of(graph, options), threads)
+
+
+def artifact_of(graph: Graph, options: Options) -> Artifact:
+    """Compile a fused graph with the options' candidates."""
+    return build(make_plan(graph, schedule_kernels(graph, options), options), options.target)
+
+
+def profiled(exe: Executable, sizes: Mapping[str, int]) -> list[LaunchTime]:
+    """Return the times of a model's kernels in a run, given the sizes of its symbols."""
+    return exe.profile(random_feeds(exe, sizes), PROFILED)
 
 
 def sizes_of(graph: Graph, given: Mapping[str, int]) -> dict[str, int]:
@@ -247,12 +261,12 @@ class TuningModel:
     def executable(self, options: Options) -> Executable:
         return executable_of(self.graph, options, self.threads)
 
-    def kernels(self, exe: Executable, known: Mapping[str, Finding]) -> list[TuningKernel]:
-        """Return the kernels that can be tuned, with the seconds that they take in a run of the model. `exe`
-        is the untuned model, and `known` has earlier findings."""
+    def kernels(self, times: Sequence[LaunchTime], known: Mapping[str, Finding]) -> list[TuningKernel]:
+        """Return the kernels that can be tuned, with the seconds that they take in a run of the model.
+        `times` is the untuned model's profile, and `known` has earlier findings."""
         kernels: dict[str, TuningKernel] = {}
         nodes, machine = [n for n in self.graph.nodes if n.op == "kernel"], self.options.target.machine
-        for node, taken in zip(nodes, exe.profile(random_feeds(exe, self.sizes), 5), strict=True):
+        for node, taken in zip(nodes, times, strict=True):
             if is_opaque(node):
                 continue
             digest, workload, _ = kernel_workload(node, self.graph, self.options)
@@ -359,8 +373,7 @@ class TuningModel:
         shares of the untuned one's, its seconds, and texts about candidates that have a defect. A defective
         candidate has no time."""
         try:
-            shares, seconds = self._shares(kernel, candidates)
-            return [*shares], seconds, []
+            return self.contest(kernel, candidates).run(SCREEN_SECONDS, RACE_SECONDS)
         except (
             Exception
         ) as error:  # a defective candidate may raise anything; alone, each shows if it is the one
@@ -370,8 +383,8 @@ class TuningModel:
         alone = [self.measure(kernel, [c]) for c in candidates]
         return [s for a in alone for s in a[0]], max(a[1] for a in alone), [d for a in alone for d in a[2]]
 
-    def _shares(self, kernel: TuningKernel, candidates: Sequence[Candidate]) -> tuple[list[float], float]:
-        """Race candidates. The two quickest race again, and longer. Equal kernels race once."""
+    def contest(self, kernel: TuningKernel, candidates: Sequence[Candidate]) -> Contest:
+        """Compile candidates for a race against a kernel's untuned one."""
         ways, places = [kernel.way], []
         texts = {_text(kernel.way): 0}
         for candidate in candidates:
@@ -380,17 +393,8 @@ class TuningModel:
             if place == len(ways):
                 ways.append(way)
             places.append(place)
-        if len(ways) == 1:
-            return [1.0 for _ in places], kernel.report.before / kernel.report.launches
-        race = self._trial(kernel.node, kernel.workload).build(ways)
-        if len(ways) <= 3:  # no candidate would be left out
-            times = race.time(RACE_SECONDS)
-            return [times[p].ratio if p else 1.0 for p in places], times[0].least
-        times = race.time(SCREEN_SECONDS)
-        quickest = sorted(range(1, len(ways)), key=lambda i: times[i].ratio)[:2]
-        for i, timing in zip([0, *quickest], race.time(RACE_SECONDS, [0, *quickest]), strict=True):
-            times[i] = timing
-        return [1.0 if p == 0 else times[p].ratio for p in places], times[0].least
+        built = self._trial(kernel.node, kernel.workload).built(ways) if len(ways) > 1 else None
+        return Contest(built, tuple(places), kernel.report.before / kernel.report.launches)
 
     def final(self, untuned: Executable, kernels: Sequence[TuningKernel]) -> tuple[float, Timing | None]:
         """Run the tuned and the untuned model side by side. Return the figure of an untuned run, and the
@@ -420,12 +424,17 @@ class TuningModel:
             costs = self.meter.rounds([partial(exe.run, feeds) for exe in models])
             ends = timings([[cost.figure(objective) for cost in turn] for turn in costs])
             return ends[0], ends[-1]
-        rounds: list[list[float]] = []
-        start = time.perf_counter()
-        while len(rounds) < FINAL_ROUNDS or time.perf_counter() - start < FINAL_SECONDS:
-            rounds.append([_seconds(exe, feeds) for exe in (untuned, tuned)])
-        before, after = timings(rounds)
-        return before, after
+        return side_by_side(untuned, tuned, feeds)
+
+
+def side_by_side(untuned: Executable, tuned: Executable, feeds: Mapping[str, Array]) -> tuple[Timing, Timing]:
+    """Run two models alternately, and return the timings of both."""
+    rounds: list[list[float]] = []
+    start = time.perf_counter()
+    while len(rounds) < FINAL_ROUNDS or time.perf_counter() - start < FINAL_SECONDS:
+        rounds.append([_seconds(exe, feeds) for exe in (untuned, tuned)])
+    before, after = timings(rounds)
+    return before, after
 
 
 def _seconds(exe: Executable, feeds: Mapping[str, Array]) -> float:

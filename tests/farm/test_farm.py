@@ -150,6 +150,29 @@ def test_a_worker_that_is_killed_loses_nothing(farm: Any, tmp_path: Path) -> Non
     assert sum("is left out" in said for said in nothing.said) == 2
 
 
+def without_llvm() -> None:
+    """Make a worker a board that can't compile."""
+    sys.modules["llvmlite"] = None  # type: ignore[assignment]
+
+
+@pytest.mark.slow
+def test_boards_that_cant_compile_race_what_is_built_for_them(farm: Any, tmp_path: Path) -> None:
+    """All candidates are measured on the boards, and a second tuning has nothing left to measure."""
+    from distributed import Client
+
+    with Client(farm) as client:
+        client.run(without_llvm)
+        place = tuned(farm, Store(tmp_path / "cache"), tmp_path / "trusted")
+        loaded = client.run(lambda: "llvmlite.binding" in sys.modules)
+    found = place.outcome
+    assert not any(loaded.values()), "a board has compiled"
+    assert "candidates are built here, because llvmlite isn't installed there" in place.said
+    assert len(found.kernels) == len(SIZES) - 1 and not found.defects and not found.stopped
+    assert all(k.tried.total() for k in found.kernels)
+    again = tuned(farm, Store(tmp_path / "cache"), tmp_path / "trusted")
+    assert sum(k.tried.total() for k in again.outcome.kernels) == 0
+
+
 PRELOAD = """
 import sys
 sys.path[:0] = [{tests!r}]

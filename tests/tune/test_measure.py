@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +16,7 @@ from jangin.ir.graph import Graph, Node
 from jangin.options import Options
 from jangin.targets import resolve
 from jangin.templates.scheduled import Scheduled
+from jangin.tune.contest import Contest
 from jangin.tune.measure import Trial, WrongResult, agree, timings
 
 from .tuned_kernels import conv
@@ -68,6 +70,23 @@ def test_a_way_that_computes_something_else_is_found() -> None:
     trial = Trial(node, graph, OPTIONS, 1, {}, 1 << 16)
     with pytest.raises(WrongResult, match="defect of the template"):
         trial.build([good, make_kernel(wrong, OPTIONS)])
+
+
+def test_another_machine_races_what_was_built_here() -> None:
+    """A candidate that computes something else has no time, and the others do. Equal ones have one time."""
+    node, graph = kernel()
+    good, other = ways(node, graph, 2)
+    _, workload, _ = kernel_workload(node, graph, OPTIONS)
+    (stage,) = workload.stages
+    assert isinstance(stage.body, Binary)
+    wrong = replace(workload, name="wrong", stages=(replace(stage, body=stage.body + stage.body.a),))
+    trial = Trial(node, graph, OPTIONS, 1, {}, 1 << 16)
+    built = trial.built([good, make_kernel(wrong, OPTIONS), other])
+    sent = pickle.loads(pickle.dumps(Contest(built, (0, 1, 2, 2), 1.0)))
+    (same, nothing, *rest), seconds, defects = sent.run(0.0, 0.0)
+    assert same == 1.0 and nothing is None and rest[0] == rest[1] > 0 and seconds > 0
+    assert len(defects) == 1 and "defect of the template" in defects[0]
+    assert Contest(None, (0, 0), 2.0).run(0.0, 0.0) == ([1.0, 1.0], 2.0, [])
 
 
 def test_a_step_of_rounding_is_no_other_result() -> None:
