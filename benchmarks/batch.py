@@ -38,7 +38,7 @@ from jangin.study.quiet import quiet
 COLUMNS, WIDTH, DEPTH = 16, 1536, 3
 """The columns of a row, and the size and number of the model's hidden layers."""
 ROWS, PARTS = 131_072, 16
-TURNS = {"dask": 3, "ray": 1, "spark": 2}
+TURNS = {"dask": 3, "ray": 2, "spark": 2}
 """The timed runs of each engine. The quickest counts, as the least disturbed one."""
 INPUTS = {"x": [f"c{n}" for n in range(COLUMNS)]}
 

@@ -54,9 +54,9 @@ COLUMNS = (
 SQUARE = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
 THIN = ((8, 1024, 1024), (1024, 8, 1024), (1024, 1024, 8), (16, 4096, 512), (4096, 16, 512), (32, 32, 4096))
 TRIANGLES = (64, 128, 256, 512, 1024, 2048)
-VECTOR = 1 << 22
-"""Elements of a vector of level 1, more than the caches hold."""
-MATRIX = 2048
+VECTORS, MATRICES = (1 << 22, 1 << 24), (2048, 6144)
+"""The elements of vectors of level 1, and the orders of matrices of level 2. The first ones fit the largest
+processors' caches, and no cache holds the last ones."""
 FOREIGN = 0.2
 """The most of a core that other processes may take while a case is measured. The system counts in ticks."""
 
@@ -85,7 +85,7 @@ def cases(letter: str) -> Iterator[Case]:
     def matrix(rows: int, columns: int) -> Any:
         return np.asfortranarray(rng.standard_normal((rows, columns), dtype))
 
-    def vector(count: int = VECTOR) -> Any:
+    def vector(count: int) -> Any:
         return rng.standard_normal(count, dtype)
 
     def heavy(n: int) -> Any:
@@ -100,7 +100,7 @@ def cases(letter: str) -> Iterator[Case]:
 
         return made
 
-    one, square, rest = (lambda: 1.0), partial(matrix, MATRIX, MATRIX), partial(vector, MATRIX)
+    one = lambda: 1.0  # noqa: E731
     for m, n, k in (*((s, s, s) for s in SQUARE), *THIN):
         yield (
             f"gemm {m} {n} {k}",
@@ -113,15 +113,18 @@ def cases(letter: str) -> Iterator[Case]:
         yield f"syrk {n}", 1.0 * n**3, bound("syrk", one, both[1])
         yield f"trmm {n}", 1.0 * n**3, bound("trmm", one, *both)
         yield f"trsm {n}", 1.0 * n**3, bound("trsm", one, *both)
-    yield "axpy", 3.0 * VECTOR * size, bound("axpy", vector, vector, a=0.5)
-    yield "dot", 2.0 * VECTOR * size, bound("dot", vector, vector)
-    yield "nrm2", 1.0 * VECTOR * size, bound("nrm2", vector)
-    yield "asum", 1.0 * VECTOR * size, bound("asum", vector)
-    bytes_read = 1.0 * MATRIX * MATRIX * size
-    yield "gemv N", bytes_read, bound("gemv", one, square, rest)
-    yield "gemv T", bytes_read, bound("gemv", one, square, rest, trans=1)
-    yield "symv", bytes_read / 2, bound("symv", one, square, rest)
-    yield "trsv", bytes_read / 2, bound("trsv", partial(heavy, MATRIX), rest)
+    for count in VECTORS:
+        x = partial(vector, count)
+        yield f"axpy {count}", 3.0 * count * size, bound("axpy", x, x, a=0.5)
+        yield f"dot {count}", 2.0 * count * size, bound("dot", x, x)
+        yield f"nrm2 {count}", 1.0 * count * size, bound("nrm2", x)
+        yield f"asum {count}", 1.0 * count * size, bound("asum", x)
+    for n in MATRICES:
+        square, rest, read = partial(matrix, n, n), partial(vector, n), 1.0 * n * n * size
+        yield f"gemv N {n}", read, bound("gemv", one, square, rest)
+        yield f"gemv T {n}", read, bound("gemv", one, square, rest, trans=1)
+        yield f"symv {n}", read / 2, bound("symv", one, square, rest)
+        yield f"trsv {n}", read / 2, bound("trsv", partial(heavy, n), rest)
 
 
 def is_of_memory(name: str) -> bool:
@@ -130,11 +133,11 @@ def is_of_memory(name: str) -> bool:
 
 
 def memory_speed(threads: int) -> float:
-    """Return the GB/s of the fastest of three loops over vectors that no cache holds.
+    """Return the GB/s of the fastest of three loops over the vectors that no cache holds.
 
     They are a copy, a sum as in STREAM, and the search for the largest element. Each thread has its part of
     the vectors."""
-    parts = [[np.ones(VECTOR // threads) for _ in range(3)] for _ in range(threads)]
+    parts = [[np.ones(VECTORS[-1] // threads) for _ in range(3)] for _ in range(threads)]
     loops: tuple[tuple[int, Callable[..., object]], ...] = (
         (2, lambda x, y, z: np.copyto(z, x)),
         (3, lambda x, y, z: np.add(x, y, out=z)),
@@ -144,12 +147,12 @@ def memory_speed(threads: int) -> float:
     with ThreadPoolExecutor(threads) as pool:
         for vectors, loop in loops:
             best = float("inf")
-            for _ in range(10):
+            for _ in range(5):
                 start = time.perf_counter()
                 for job in [pool.submit(loop, *part) for part in parts]:
                     job.result()
                 best = min(best, time.perf_counter() - start)
-            speeds.append(vectors * VECTOR * 8 / best / 1e9)
+            speeds.append(vectors * VECTORS[-1] * 8 / best / 1e9)
     return max(speeds)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -15,6 +16,7 @@ from jangin.options import Given, Options, takes
 from jangin.runtime.compiled import Compiled, read_artifact, signature
 from jangin.runtime.frames import PROBLEM
 from jangin.runtime.rows import Sent, batch_size
+from jangin.runtime.sizes import TensorSpec
 
 ENGINES = {
     "dask": "jangin.batches.dask_engine",
@@ -23,8 +25,12 @@ ENGINES = {
     "pyspark": "jangin.batches.spark_engine",
 }
 """The modules that run models on data sets, by the package of the data set's class."""
-ROWS = 32
-"""The default of the most rows in a run. More rows need more memory, and are hardly quicker on a CPU."""
+FEWEST, MOST = 32, 256
+"""The default of the most rows in a run lies between these numbers. More rows need more memory. A run reads
+all weights, so that few rows of a large model wait for memory, which all processors share."""
+SMALL = 1 << 14
+"""The bytes of all rows of a run by default, if they are more than FEWEST. Larger rows would take much
+memory within the model."""
 
 
 @takes(Given)
@@ -34,7 +40,7 @@ def batch(
     inputs: Mapping[str, str | Sequence[str]] | None = None,
     *,
     keep: Sequence[str] | None = None,
-    rows: int = ROWS,
+    rows: int | None = None,
     threads: int | None = None,
     workers: int | None = None,
     target: str | None = None,
@@ -52,7 +58,7 @@ def batch(
     - `inputs` gives the column of each input, or the columns that make up its rows: {"x": ["height",
       "width"]}. By default a column has the input's name.
     - `keep` lists the columns that stay in the result. By default all stay.
-    - `rows` is the most rows of one run.
+    - `rows` is the most rows of one run. By default it is 32, or up to 256 for rows of few numbers.
     - `threads` is the threads of a run. By default it is the processors that the engine gives a task.
     - `workers` is the number of Ray's actors, by default 1. Dask and Spark have their workers.
     - `target` and `shapes` are those of `jangin.compile`.
@@ -77,11 +83,20 @@ def batch(
         raise ValueError(f"no input is named {unknown[0]!r}: there are {', '.join(names)}")
     if PROBLEM in {s.name for s in outputs}:
         raise ValueError(f"an output is named {PROBLEM!r}, which is the name of the rows' reasons")
-    sent = Sent(hashlib.sha256(data).hexdigest(), data, rows)
+    sent = Sent(hashlib.sha256(data).hexdigest(), data, rows or _rows(specs))
     asked = Asked(
         sent, tuple(outputs), {**names, **(inputs or {})}, inputs is not None, keep, threads, workers
     )
     return import_module(ENGINES[package]).run(asked, dataset)
+
+
+def _rows(inputs: Sequence[TensorSpec]) -> int:
+    """Return the most rows of a run by default, given the model's inputs."""
+    sizes = [d for spec in inputs for d in spec.shape[1:]]
+    if not all(isinstance(d, int) for d in sizes):
+        return FEWEST
+    row = sum(spec.dtype.itemsize * math.prod(map(int, spec.shape[1:])) for spec in inputs)
+    return min(MOST, max(FEWEST, SMALL // max(row, 1)))
 
 
 def _compiled(model: Any, options: Options) -> tuple[Compiled, bytes]:

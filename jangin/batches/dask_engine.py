@@ -5,6 +5,7 @@ made again if all workers that held it are gone."""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -46,7 +47,9 @@ def _at_once(sent: Any) -> Any:
         client = default_client()
     except (ImportError, ValueError):  # another scheduler
         return sent
-    there = client.persist(sent)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sending large graph")  # the model is sent once, and on purpose
+        there = client.persist(sent)
     if not client.asynchronous and client.scheduler_info()["workers"]:
         client.replicate(futures_of(there))
     return there

@@ -103,7 +103,7 @@ def study(
         list[Path] | None, typer.Argument(metavar="MODEL...", help="Models' files or folders.")
     ] = None,
     engines: Engines = "all",
-    threads: Annotated[str, typer.Option(help="Thread counts: 1,2.")] = "1",
+    threads: Annotated[str, typer.Option(help="Thread counts: 1,2 or 1,all.")] = "1",
     batch: Annotated[
         str, typer.Option(help="Batch sizes: 1,8; n=1,8 names the model's size that is the batch.")
     ] = "1",

@@ -46,6 +46,7 @@ from jangin.runtime.program import ProgramExecutable
 from jangin.runtime.several import SeveralExecutable
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.stateful import StatefulExecutable
+from jangin.runtime.threads import default_threads
 from jangin.runtime.variants import VariantsExecutable
 from jangin.visible import visible
 
@@ -259,14 +260,17 @@ def parse_shapes(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def parse_counts(text: str, flag: str = "--threads") -> list[int]:
-    """Parse a list of counts such as `1,2`. Raises ValueError, which names the flag, for anything else."""
+    """Parse a list of counts such as `1,2`, without repetition. For threads, `all` is as many as the process
+    may use. Raises ValueError, which names the flag, for anything else."""
+    whole = {"all": default_threads()} if flag == "--threads" else {}
     try:
-        counts = [int(n) for n in text.split(",")]
+        counts = [whole.get(n) or int(n) for n in text.split(",")]
     except ValueError:
         counts = []
     if not counts or min(counts) < 1:
-        raise ValueError(f"{flag} {text!r} is no list of counts: write 1,2")
-    return counts
+        example = "1,2 or 1,all" if whole else "1,2"
+        raise ValueError(f"{flag} {text!r} is no list of counts: write {example}")
+    return [*dict.fromkeys(counts)]
 
 
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

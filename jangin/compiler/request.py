@@ -158,13 +158,12 @@ def entry_name(source: Source, options: Options) -> str:
 
 
 def with_winners(options: Options, threads: int) -> Options:
-    """Return the options with the candidates that were better than the default on this machine, by the
-    options' objective. A candidate from a library counts only if it was tuned with the same `libraries`
-    option."""
+    """Return the options with the candidates that were better than the default, by the options' objective.
+    They were measured on this machine, or by a farm if the target is another architecture's.
+
+    A candidate from a library counts only if it was tuned with the same `libraries` option."""
     if options.cache is False or not os.path.lexists(Cache(folder_of(options)).folder / TUNED):
         return options  # reading them imports many modules
-    from jangin.tune.store import place_of
-
     store = winners_of(options)
     assert store is not None
 
@@ -175,7 +174,7 @@ def with_winners(options: Options, threads: int) -> Options:
             | {
                 digest: finding.candidate
                 for libraries in dict.fromkeys(("never", options.libraries))
-                for digest, finding in store.get(place_of(part.target, count, libraries, objective)).items()
+                for digest, finding in store.valid_for(part.target, count, libraries, objective).items()
                 if finding.better
             }
             for part, count in zip(parts, _threads(parts, threads), strict=True)

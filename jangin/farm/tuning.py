@@ -91,7 +91,12 @@ def _places(cluster: Cluster) -> list[Place]:
     there = cluster.first_workers(PATIENCE)
     places: dict[tuple[str, str], Place] = {}
     for name, future in [(n, cluster.submit(n, work.about)) for n in there]:
-        about: work.About = future.result(PATIENCE)
+        try:
+            about: work.About = future.result(PATIENCE)
+        except TimeoutError:
+            raise TimeoutError(
+                f"the worker {name} hasn't told what it is in {PATIENCE:.0f} s: look at its log, or stop it"
+            ) from None
         places.setdefault((about.place, about.lacks), Place(about.place, [], about)).devices.append(name)
     return [*places.values()]
 

@@ -25,6 +25,7 @@ from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices import webgpu_adapters
 from jangin.runtime.system.processor import processor_name
+from jangin.targets import resolve
 from jangin.targets.target import Target
 from jangin.templates.template import Candidate
 from jangin.tune.joules import Cost
@@ -108,9 +109,13 @@ class Point:
 def place_of(target: Target, threads: int, libraries: str, objective: str) -> str:
     """Return the text that identifies where figures are valid. It names this machine's processor, the target
     with its memories, the adapter, the threads, the libraries, the objective and the compiler's version."""
+    return f"{processor_name()} {_compiled_for(target, threads, libraries, objective)}"
+
+
+def _compiled_for(target: Target, threads: int, libraries: str, objective: str) -> str:
+    """Return a place's text without the processor's name."""
     sizes = target.machine.memories
-    at = f"{processor_name()} {target}{_adapter(target)} {sizes} threads={threads}"
-    return f"{at} {libraries} {objective} {source_digest()}"
+    return f"{target}{_adapter(target)} {sizes} threads={threads} {libraries} {objective} {source_digest()}"
 
 
 def _adapter(target: Target) -> str:
@@ -138,12 +143,26 @@ class Store:
 
         The result is empty if the file is missing, unreadable or another user's. A damaged row is left out.
         Compiling then continues without it and loses only time."""
+        return self._select("place = ?", place)
+
+    def valid_for(self, target: Target, threads: int, libraries: str, objective: str) -> dict[str, Finding]:
+        """Return the findings for a target, as `get` does: this machine's, or a farm's if the target is a
+        processor of another architecture. If several processors measured a kernel, the latest finding
+        counts."""
+        architecture, here = (t.triple.partition("-")[0] for t in (target, resolve("cpu")))
+        if target.device != "cpu" or architecture == here:
+            return self.get(place_of(target, threads, libraries, objective))
+        where = _compiled_for(target, threads, libraries, objective)
+        return self._select("substr(place, -length(?1) - 1) = ' ' || ?1", where)
+
+    def _select(self, condition: str, value: str) -> dict[str, Finding]:
         if not own(self.path):
             return {}
         columns = "kernel, template, params, seconds, untuned, tried"
         try:
             with self._open() as db:
-                rows = db.execute(f"SELECT {columns} FROM kernels WHERE place = ?", (place,)).fetchall()
+                select = f"SELECT {columns} FROM kernels WHERE {condition} ORDER BY written"
+                rows = db.execute(select, (value,)).fetchall()
         except (sqlite3.Error, ValueError):
             return {}
         return {row[0]: finding for row in rows if (finding := _finding(*row[1:])) is not None}

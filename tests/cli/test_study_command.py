@@ -10,8 +10,10 @@ import pytest
 from command_line import Cli
 
 from jangin.bench.engines import MULTIPLIERS, STUDIED
+from jangin.commands.common import parse_counts
 from jangin.commands.study import convolutions, parse_engines
 from jangin.options import Options
+from jangin.runtime.threads import default_threads
 from jangin.study import run as running
 from jangin.study.products import Product, parse_sizes
 from jangin.study.rows import RowFile
@@ -86,6 +88,12 @@ def test_wrong_calls_are_told_before_anything_runs(
 ) -> None:
     done = cli("study", model, "-o", tmp_path / "report", *given)
     assert done.status == 1 and message in done.err and not (tmp_path / "report").exists()
+
+
+def test_counts_of_threads_without_repetition() -> None:
+    assert parse_counts("2,all,2") == [*dict.fromkeys((2, default_threads()))]
+    with pytest.raises(ValueError, match="--batch 'all' is no list of counts"):
+        parse_counts("all", "--batch")
 
 
 def test_nothing_to_study(cli: Cli, tmp_path: Path) -> None:

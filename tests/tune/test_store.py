@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jangin.targets import NAMED
+from jangin.targets import NAMED, resolve
 from jangin.templates.template import Candidate
 from jangin.tune import store as store_module
 from jangin.tune.store import Finding, Store, place_of
@@ -49,6 +49,21 @@ def test_places_differ_by_all_that_changes_timings(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(store_module, "source_digest", lambda: "another compiler")
     others.append(place_of(V3, 2, "never", "latency"))
     assert len({here, *others}) == len(others) + 1
+
+
+def test_boards_findings_serve_where_models_are_made_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of another processor with this machine's architecture don't."""
+    store = Store(tmp_path)
+    foreign = "cortex-a72" if resolve("cpu").triple.startswith("x86_64") else "x86-64-v3"
+    with monkeypatch.context() as patch:
+        patch.setattr("jangin.tune.store.processor_name", lambda: "a board's processor")
+        for target in (foreign, "cpu"):
+            store.put(place_of(resolve(target), 2, "never", "latency"), {"a": finding()})
+    assert store.valid_for(resolve(foreign), 2, "never", "latency") == {"a": finding()}
+    for target, threads in ((foreign, 1), ("cpu", 2)):
+        assert store.valid_for(resolve(target), threads, "never", "latency") == {}
 
 
 def test_the_oldest_go_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
