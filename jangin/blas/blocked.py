@@ -1,8 +1,8 @@
 """Large triangular systems by blocks: nearly all of the work becomes general products.
 
-A triangle is halved. Its two smaller triangles are treated likewise, and the square between them is a product
-(`gemm`, or `gemv` for one right side). Small triangles are left to the routine's own kernel. All of it works on
-parts of the operands."""
+A triangle is halved. Its two smaller triangles are treated likewise. The square between them is a product:
+`gemm`, or `gemv` for one right side. Small triangles are left to the routine's own kernel. All of it works
+on parts of the operands."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SMALLEST, SMALLEST_COMPLEX = 512, 128
 """The order of a triangle that is no longer halved. A part of it for all right sides in a panel stays in the
 L2 cache. The kernel of complex numbers takes one right side at a time, so products pay for smaller parts."""
 SMALLEST_VECTOR = 512
-"""The order of a triangle that isn't halved for one right side. Its kernel runs on one thread, so that smaller
-parts leave more to products. Each part costs two calls of 10 us."""
+"""The order of a triangle that isn't halved for one right side. Its kernel runs on one thread, so that
+smaller parts leave more to products. Each part costs two calls of 10 us."""
 MULTIPLE = 32
 """Halves have a multiple of so many rows, for whole register tiles. Tiles have 4 or 8 columns, and both
 divide it."""

@@ -145,6 +145,7 @@ def test_systems_with_one_right_side_that_threads_share(
 def test_an_unknown_of_0_leaves_its_column_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in the reference, NaN there reaches the solution only if the system is transposed."""
     monkeypatch.setattr(blocked, "SMALLEST_VECTOR", 20)
+    monkeypatch.setattr(blocked, "MULTIPLE", 4)
     n = 70
     a, x = np.asfortranarray(np.tril(RNG.standard_normal((n, n)) / n) + 2 * np.eye(n)), np.zeros(n)
     a[n // 2 :, 3], x[n // 2 :] = np.nan, 1.0
