@@ -1,8 +1,7 @@
 """Large triangular systems by blocks: nearly all of the work becomes general products.
 
-A triangle is halved. Its two smaller triangles are treated likewise. The square between them is a product:
-`gemm`, or `gemv` for one right side. Small triangles are left to the routine's own kernel. All of it works
-on parts of the operands."""
+A triangle is halved. Its two smaller triangles are treated likewise, and the square between them is a product
+(`gemm`). Small triangles are left to the routine's own kernel. All of it works on parts of the operands."""
 
 from __future__ import annotations
 
@@ -10,79 +9,26 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from jangin.blas.compiled import run, set_to
+from jangin.blas.compiled import run
 from jangin.blas.routine import Routine
 from jangin.ir.graph import Array
-from jangin.runtime.threads import counted
 
 SMALLEST, SMALLEST_COMPLEX = 512, 128
 """The order of a triangle that is no longer halved. A part of it for all right sides in a panel stays in the
 L2 cache. The kernel of complex numbers takes one right side at a time, so products pay for smaller parts."""
-SMALLEST_VECTOR = 512
-"""The order of a triangle that isn't halved for one right side. Its kernel runs on one thread, so that
-smaller parts leave more to products. Each part costs two calls of 10 us."""
 MULTIPLE = 32
 """Halves have a multiple of so many rows, for whole register tiles. Tiles have 4 or 8 columns, and both
 divide it."""
 
 
 def is_large(routine: Routine, options: Mapping[str, str], sizes: Mapping[str, int]) -> bool:
-    """Return whether a call is worth doing by blocks. For one right side, it is if there are several
-    threads."""
-    if routine.name == "trsv":
-        return sizes["n"] > 2 * SMALLEST_VECTOR and counted(set_to()) > 1
+    """Return whether a call is worth doing by blocks."""
     return routine.name == "trsm" and sizes["m" if options["side"] == "L" else "n"] > smallest(routine)
 
 
 def smallest(routine: Routine) -> int:
     """Return the order of a routine's triangle that isn't halved."""
     return SMALLEST_COMPLEX if routine.types == "cz" else SMALLEST
-
-
-class BlockedVector:
-    """A system with one right side that is solved by blocks, by the kernels of `trsv` and `gemv`."""
-
-    def __init__(self, routine: Routine, gemv: Routine, letter: str, options: Mapping[str, str]) -> None:
-        self.routine, self.gemv, self.letter, self.options = routine, gemv, letter, options
-        self.lower, self.turned = options["uplo"] == "L", options["trans"] != "N"
-
-    def solve(self, a: Array, x: Array) -> None:
-        """Write the solution for a triangle `a` and a right side x over x."""
-        n = len(x)
-        if n <= SMALLEST_VECTOR:
-            x[:] = self._run(self.routine, self.options, {"a": a, "x": x}, {"n": n})
-            return
-        half = -(-n // 2 // MULTIPLE) * MULTIPLE
-        between = a[half:, :half] if self.lower else a[:half, half:]
-        parts, corners = (x[:half], x[half:]), (a[:half, :half], a[half:, half:])
-        first, last = (0, 1) if self.lower != self.turned else (1, 0)
-        self.solve(corners[first], parts[first])
-        self._less(between, parts[first], parts[last])
-        self.solve(corners[last], parts[last])
-
-    def _less(self, a: Array, known: Array, rest: Array) -> None:
-        """Subtract what known unknowns contribute. As in the reference, an unknown of 0 leaves its column out
-        if the system isn't transposed, even if that has NaN."""
-        if not self.turned and not known.all():
-            a, known = np.asfortranarray(a[:, known != 0]), known[known != 0]
-        if not known.size:
-            return
-        alpha, beta = np.full((), -1, known.dtype), np.ones((), known.dtype)
-        operands = {"alpha": alpha, "a": a, "x": known, "beta": beta, "y": rest}
-        m, n = a.shape
-        rest[:] = self._run(self.gemv, {"trans": self.options["trans"]}, operands, {"m": m, "n": n})
-
-    def _run(
-        self,
-        routine: Routine,
-        options: Mapping[str, str],
-        operands: Mapping[str, Array],
-        sizes: Mapping[str, int],
-    ) -> Array:
-        a = operands["a"]
-        stride = max(a.strides[1] // a.itemsize, len(a), 1)
-        (written,) = run(routine, self.letter, options, operands, {**sizes, "lda": stride})
-        return written
 
 
 class Blocked:

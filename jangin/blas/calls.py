@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from jangin.blas.blocked import Blocked, BlockedVector, is_large
+from jangin.blas.blocked import Blocked, is_large
 from jangin.blas.compiled import run, set_number, set_to
 from jangin.blas.direct import Direct, keep, same_kind
 from jangin.blas.routine import NUMPY, NUMPY_REALS, PAIRS, Routine
-from jangin.blas.table import BATCHED, COMPLEX, ROUTINES, routine_of
+from jangin.blas.table import BATCHED, COMPLEX, ROUTINES
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
 from jangin.runtime.calls import Function, Result, are_known, forget_all
@@ -214,10 +214,6 @@ class _Call:
         if self._is_idle(operands):
             lying = routine.in_place(self.letter)
             arrays = [operands[n] if n in lying else operands[n].T.copy(order="K") for n in routine.written]
-        elif routine.name == "trsv" and is_large(routine, self.options, self.sizes):
-            arrays = [np.array(operands["x"])]
-            system = BlockedVector(routine, routine_of("gemv", self.letter), self.letter, self.options)
-            system.solve(operands["a"], arrays[0])
         elif is_large(routine, self.options, self.sizes) and operands["alpha"]:
             order, b = (
                 len(operands["b"]) if self.options["side"] == "L" else operands["b"].shape[1],

@@ -222,7 +222,7 @@ class _Tuning:
 
     def _ask(self, function: Callable[..., Any], *given: Any, sent: bool = False) -> Any:
         """Return what a function returns on a device of this kind. If the device dies, another one is asked.
-        What is given is first `sent` to the device if it is large."""
+        Arguments are first `sent` to the device if they are large."""
         problem: Exception | None = None
         for _ in range(3):
             device = next((d for d in self.cluster.workers() if self._is_here(d)), None)

@@ -9,7 +9,6 @@ import pytest
 from repeatable import RNG
 
 from jangin import blas
-from jangin.blas import blocked
 from jangin.blas.blocked import SMALLEST
 from jangin.blas.dense import FEW_BYTES
 from jangin.blas.elements import tile_of
@@ -107,51 +106,3 @@ def test_systems_that_are_halved(options: tuple[int, int, int]) -> None:
         (n + 1) * np.finfo(float).eps * (abs(found) @ abs(triangle) if side else abs(triangle) @ abs(found))
     )
     assert (abs((found @ triangle if side else triangle @ found) - 2 * b) <= bound).all()
-
-
-@pytest.mark.parametrize("options", [*itertools.product(range(2), range(3), range(2))])
-@pytest.mark.parametrize("letter", "sdcz")
-def test_systems_with_one_right_side_that_threads_share(
-    letter: str, options: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Their parts are as small as the halving makes them."""
-    monkeypatch.setattr(blocked, "SMALLEST_VECTOR", 20)
-    monkeypatch.setattr(blocked, "MULTIPLE", 4)
-    lower, trans, diag = options
-    dtype = np.dtype(letter.translate(str.maketrans("sdcz", "fdFD")))
-    n = int(RNG.integers(41, 150))
-    a = (RNG.standard_normal((n + GAP, n)) + (1j * RNG.standard_normal(n) if dtype.kind == "c" else 0)) / n
-    a = np.asfortranarray((a + 2 * np.eye(n + GAP, n)).astype(dtype))[:n]
-    x = (RNG.standard_normal(n) + (1j * RNG.standard_normal(n) if dtype.kind == "c" else 0)).astype(dtype)
-    before = x.copy()
-    blas.set_threads(2)
-    try:
-        found = getattr(blas, f"{letter}trsv")(a, x, lower=lower, trans=trans, diag=diag, incx=-1)
-    finally:
-        blas.set_threads(None)
-    assert (x == before).all()
-    wide = np.result_type(dtype, np.longdouble)
-    triangle = (np.tril(a) if lower else np.triu(a)).astype(wide)
-    if diag:
-        triangle[np.diag_indices(n)] = 1
-    triangle = (triangle, triangle.T, triangle.conj().T)[trans]
-    y = found[::-1].astype(wide)
-    # The residual of a solution by substitution is bounded by its n roundings of each term, of which complex
-    # products have four.
-    bound = (4 if dtype.kind == "c" else 1) * (n + 1) * np.finfo(dtype).eps * (abs(triangle) @ abs(y))
-    assert (abs(triangle @ y - x[::-1]) <= bound).all()
-
-
-def test_an_unknown_of_0_leaves_its_column_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the reference, NaN there reaches the solution only if the system is transposed."""
-    monkeypatch.setattr(blocked, "SMALLEST_VECTOR", 20)
-    monkeypatch.setattr(blocked, "MULTIPLE", 4)
-    n = 70
-    a, x = np.asfortranarray(np.tril(RNG.standard_normal((n, n)) / n) + 2 * np.eye(n)), np.zeros(n)
-    a[n // 2 :, 3], x[n // 2 :] = np.nan, 1.0
-    blas.set_threads(2)
-    try:
-        assert np.isfinite(blas.dtrsv(a, x, lower=1)).all()
-        assert np.isnan(blas.dtrsv(a, x, lower=1, trans=1)[3])
-    finally:
-        blas.set_threads(None)
