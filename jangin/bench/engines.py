@@ -374,6 +374,8 @@ STUDIED = (*OURS, *PEERS)
 """The engines of a study."""
 MULTIPLIERS = ("openblas", "onednn", "numpy", "blis")
 """Libraries of matrix products, which a study of products adds. Jangin calls the first two."""
+DEVICE_MULTIPLIERS = {"opencl": ("clblast",)}
+"""Those of devices other than the processor, by the kind of device. Jangin calls them."""
 ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "jangin": _jangin,
     "untuned": _untuned,
@@ -384,6 +386,7 @@ ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     **{name: peer.make for name, peer in PEERS.items()},
     "openblas": _with_library,
     "onednn": _with_library,
+    "clblast": _with_library,
     "numpy": _numpy,
     "blis": _blis,
     "reference": _reference,
@@ -400,6 +403,7 @@ TITLES = {
     **{name: peer.title for name, peer in PEERS.items()},
     "openblas": "OpenBLAS",
     "onednn": "oneDNN",
+    "clblast": "CLBlast",
     "numpy": "NumPy",
     "blis": "BLIS",
     "sgemm": "NumPy SGEMM",

@@ -16,6 +16,7 @@ from jangin.study.tables import Table, gigaflops, groups, label, title
 COLOURS = (
     "#3b6fb6", "#d9822b", "#3d9a50", "#c23b3b", "#8a63b8", "#8c6d4f", "#d46bb0", "#7a7f87", "#b3a125",
     "#2ba3b5", "#6b8e23", "#e07a6e", "#5a5fd0", "#a03f6f", "#4fb38a", "#b0772f", "#6f93c9", "#946b9e",
+    "#6a8f8a",
 )  # fmt: skip
 """Colours of engines, which can be told apart on light and on dark ground. There is one for each engine."""
 ROW_PIXELS, FEWEST_PIXELS, AROUND_PIXELS = 16, 180, 120

@@ -10,7 +10,7 @@ from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
-from jangin.bench.engines import MULTIPLIERS
+from jangin.bench.engines import DEVICE_MULTIPLIERS, MULTIPLIERS
 from jangin.bench.files import file_beside
 from jangin.bench.report import machine
 from jangin.files import write_text, writing
@@ -90,11 +90,13 @@ class Settings:
 
     def engines_of(self, group: Group) -> tuple[str, ...]:
         """Return the engines that measure a group. Matrix products are also measured with libraries of
-        products. On a device other than the processor, only Jangin is measured."""
+        products. On a device other than the processor, only Jangin and these are measured."""
+        kind, engines, more = group.device.partition(":")[0], self.engines, MULTIPLIERS
         if group.device != CPU:
-            return tuple(e for e in self.engines if e in ("jangin", "tuned"))
-        more = MULTIPLIERS if self.is_product(group.model) and not self.host else ()
-        return tuple(dict.fromkeys((*self.engines, *more)))
+            engines = tuple(e for e in engines if e in ("jangin", "tuned"))
+            more = DEVICE_MULTIPLIERS.get(kind, ())
+        added = more if self.is_product(group.model) and not self.host else ()
+        return tuple(dict.fromkeys((*engines, *added)))
 
     def is_product(self, model: str) -> bool:
         return model in by_name(self.products)

@@ -10,12 +10,13 @@ import shutil
 import subprocess
 from dataclasses import replace
 from html import unescape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jangin.bench.engines import MULTIPLIERS, STUDIED
+from jangin.bench.engines import DEVICE_MULTIPLIERS, MULTIPLIERS, STUDIED
 from jangin.study import report
 from jangin.study.page import COLOURS, plots
 from jangin.study.products import Product, by_name
@@ -117,7 +118,8 @@ def test_shares_of_operators() -> None:
 
 def test_each_engine_has_a_colour_of_its_own() -> None:
     """The ninth engine had the colour of the first."""
-    assert len({*COLOURS}) == len(COLOURS) >= len({*STUDIED, *MULTIPLIERS})
+    engines = {*STUDIED, *MULTIPLIERS, *chain(*DEVICE_MULTIPLIERS.values())}
+    assert len({*COLOURS}) == len(COLOURS) >= len(engines)
 
 
 def test_without_energy_no_table_speaks_of_joules(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from jangin.study import measure
 from jangin.study import run as running
 from jangin.study import settings as folders
 from jangin.study.models import Models
+from jangin.study.products import Product
 from jangin.study.rows import Group, Row, RowFile
 from jangin.study.run import run
 from jangin.study.settings import Settings, recorded_engines
@@ -414,6 +415,8 @@ def test_devices_have_groups_of_their_own(model: Path) -> None:
     assert [settings.engines_of(g) for g in groups[1:]] == [("jangin", "onnxruntime"), ("jangin",)]
     models = Models(model.parent / "report", settings, Options())
     assert models.untuned(groups[2]).asked == "opencl:0" and models.untuned(groups[0]).asked is None
+    product = replace(settings, models=(Path("product-24.onnx"),), products=(Product(24, 24, 24),))
+    assert product.engines_of(replace(groups[2], model="product-24")) == ("jangin", "clblast")
     row = Row(**asdict(groups[2]), engine="jangin")
     assert row.group == groups[2] and label(row.group) == "small, float32, batch 1, opencl:0"
 
