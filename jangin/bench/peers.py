@@ -147,7 +147,7 @@ def opencv(job: Job) -> Engine:
 def _sized(job: Job, folder: Path) -> str:
     """Return the path of a copy of the job's model in which free sizes are fixed. The engine would otherwise
     take free sizes for 1."""
-    path = job.model
+    path = str(Path(job.model).resolve())
     for number, (name, size) in enumerate(job.shapes.items()):
         sized = str(folder / f"{number}.onnx")
         tool = [sys.executable, "-m", "onnxruntime.tools.make_dynamic_shape_fixed"]

@@ -24,6 +24,7 @@ from jangin.ir import core
 from jangin.ir.dtype import BF16, F4E2M1, F8E8M0, I2, I8, I32, I64, U2, U8, DType
 from jangin.ir.expr import Const, Expr, Var, const, maximum
 from jangin.ir.graph import CompileError, Graph, Node, Shape, static_shape
+from jangin.ir.own_names import own_sizes
 from jangin.ir.simplify import simplify
 from jangin.ir.traversal import free_vars
 from jangin.ops.builder import Builder
@@ -109,7 +110,7 @@ class OnnxWriter(Stages, Steps, Writer):
         return self.typed(self.named(name), self.graph.dtype(name), self.graph.shape(name))
 
     def typed(self, name: Name, dtype: DType, shape: Shape) -> onnx.ValueInfoProto:
-        sizes = [int(d.value) if isinstance(d, Const) else str(d) for d in shape]
+        sizes = [int(d.value) if isinstance(d, Const) else str(own_sizes(d)) for d in shape]
         return helper.make_tensor_value_info(name, CODES[dtype], sizes)
 
     def inner(self, graph: Graph, given: Mapping[str, Name]) -> OnnxWriter:

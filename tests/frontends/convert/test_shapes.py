@@ -5,6 +5,7 @@ file tries 600 more random models."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -197,3 +198,13 @@ def test_convert_sees_it(
     with pytest.raises(CompileError, match=message):
         convert(source, Settings(cache=False), output, [])
     assert not output.exists()
+
+
+@pytest.mark.parametrize("size", ["n", "x0", "acc", "batch"])
+def test_sizes_keep_the_models_names(size: str) -> None:
+    """The compiler marks those that it might make itself."""
+    source = model([node("Relu", ["x"], ["r"]), node("Concat", ["r", "r"], ["y"], axis=0)], ["y"], [size, 3])
+    graph = onnx.load_from_string(written(lower(table.load(source), whole=True))).graph
+    ends = (v.type.tensor_type.shape.dim for v in (*graph.input, *graph.output))
+    (x, _), (y, _) = ([d.dim_param for d in dims] for dims in ends)
+    assert x == size and re.fullmatch(rf"\W*2\W+{size}\W*|\W*{size}\W+2\W*", y), (x, y)
