@@ -128,8 +128,9 @@ def cases(letter: str) -> Iterator[Case]:
 
 
 def is_of_memory(name: str) -> bool:
-    """Return whether memory bounds a case: whether it is of level 1 or 2."""
-    return not name[1:].startswith(("gemm", "symm", "syrk", "trmm", "trsm"))
+    """Return whether memory bounds a case: whether it is of level 1 or 2, and no cache holds its operands."""
+    of_vectors = not name[1:].startswith(("gemm", "symm", "syrk", "trmm", "trsm"))
+    return of_vectors and name.split()[-1] in map(str, (VECTORS[-1], MATRICES[-1]))
 
 
 def memory_speed(threads: int) -> float:
