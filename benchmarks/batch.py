@@ -36,9 +36,9 @@ from jangin.runtime.frames import Columns
 from jangin.runtime.rows import Sent
 from jangin.study.quiet import quiet
 
-COLUMNS, WIDTH, DEPTH = 16, 1536, 3
+COLUMNS, WIDTH, DEPTH = 16, 3072, 3
 """The columns of a row, and the size and number of the model's hidden layers."""
-ROWS, PARTS = 131_072, 16
+ROWS, PARTS = 32_768, 16
 TURNS = {"dask": 3, "ray": 2, "spark": 2}
 """The timed runs of each engine. The quickest counts, as the least disturbed one."""
 INPUTS = {"x": [f"c{n}" for n in range(COLUMNS)]}

@@ -50,7 +50,7 @@ def quick(processor: int) -> None:
 
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), {processor})
-    tuner.SCREEN_SECONDS, tuner.RACE_SECONDS, tuner.FINAL_SECONDS = 0.05, 0.1, 0.0
+    tuner.SCREEN_SECONDS, tuner.RACE_SECONDS, tuner.FINAL_SECONDS = 0.1, 0.2, 0.0
     tuner.HOPELESS = 1.1
 
 

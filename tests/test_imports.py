@@ -150,7 +150,7 @@ ALLOWED = {
     "batches": {"compiler.driver", "ir", "options", "runtime"},
     "farm": {
         "bench", "study", "compiler.pipeline", "environment", "ir", "options", "runtime", "runtime.system",
-        "templates", "tune",
+        "targets", "templates", "tune",
     },
     "energy": {"ir", "runtime.system"},
     "study": {
