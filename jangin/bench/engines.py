@@ -372,9 +372,9 @@ OURS = ("jangin", "tuned", "aot")
 """Jangin's engines of a study: compiled at once, with what tuning found, and ahead of time."""
 STUDIED = (*OURS, *PEERS)
 """The engines of a study."""
-MULTIPLIERS = ("openblas", "onednn", "numpy", "blis")
+MULTIPLIERS: tuple[str, ...] = ("openblas", "onednn", "numpy", "blis")
 """Libraries of matrix products, which a study of products adds. Jangin calls the first two."""
-DEVICE_MULTIPLIERS = {"opencl": ("clblast",)}
+DEVICE_MULTIPLIERS: Mapping[str, tuple[str, ...]] = {"opencl": ("clblast",)}
 """Those of devices other than the processor, by the kind of device. Jangin calls them."""
 ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "jangin": _jangin,
