@@ -11,11 +11,12 @@ import onnx.parser
 import pytest
 
 import jangin
-from jangin.batches.api import _compiled
+from jangin.batches.api import _compiled, _rows
 from jangin.batches.asked import Asked
 from jangin.options import Options
 from jangin.runtime.compiled import signature
 from jangin.runtime.rows import LOADS, Rows, Sent, batch_size, told
+from jangin.runtime.sizes import TensorSpec
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21]>'
 TABLE = f"""{HEAD} table (float[n,3] x, int64[n] i) => (float[n,3] y, int64[n] k) {{
@@ -225,3 +226,18 @@ def test_counts_below_one_are_refused(name: str) -> None:
 def test_other_data_sets_and_inputs_are_refused() -> None:
     with pytest.raises(TypeError, match=r"a data set is a Dask .* not builtins.list"):
         jangin.batch(onnx.parser.parse_model(TABLE), [1, 2])
+
+
+@pytest.mark.parametrize(
+    ("shapes", "rows"),
+    [
+        ([("n", 16)], 256),
+        ([("n", 64), ("n",)], 63),
+        ([("n", 3, 224, 224)], 32),
+        ([("n", "length")], 32),
+        ([("n",)], 256),
+    ],
+)
+def test_rows_of_few_numbers_run_many_at_once(shapes: list[tuple[int | str, ...]], rows: int) -> None:
+    specs = [TensorSpec(f"x{i}", np.dtype(np.float32), shape) for i, shape in enumerate(shapes)]
+    assert _rows(specs) == rows
