@@ -175,7 +175,10 @@ def test_labels() -> None:
         ([np.zeros((1, 3, 16, 15), np.float32)], r"\[1, 3, 16, 15\], which doesn't fit the input x"),
         ([np.zeros((0, 3, 16, 16), np.float32)], "doesn't fit the input x"),
         ([np.zeros((1, 3, 16, 16), complex)], "of complex128"),
-        ([np.full((1, 3, 16, 16), np.nan, np.float32)], "run 0 of the data has infinities or NaN: leave it out"),
+        (
+            [np.full((1, 3, 16, 16), np.nan, np.float32)],
+            "run 0 of the data has infinities or NaN: leave it out",
+        ),
         ([{"y": np.zeros((1, 3, 16, 16), np.float32)}], "the inputs are x"),
         ([(np.zeros(1), np.zeros(1))], "2 arrays, and the model takes 1"),
     ],
