@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from jangin.ir.graph import static_shape
 from jangin.ir.plan import Plan
 from jangin.runtime.device import NativeCall
-from jangin.runtime.functions import ENTRY
+from jangin.runtime.functions import ENTRY, POOL_TEAM
 from jangin.runtime.idle import kept, renewed_in_children
 from jangin.runtime.outputs import LARGE
 
+Lender = tuple[int, int]
+"""An OpenMP library of this process: the addresses `parallel` and `number` of `functions.POOL_TEAM`."""
 _Mine = tuple[Callable[[], int], NativeCall, list[Sequence[int]]]
 
 
@@ -32,17 +34,21 @@ def is_addressable(plan: Plan) -> bool:
 
 class Addressed:
     """Runs a plan of known sizes on arrays given by their addresses. `new` makes a call of the plan with its
-    own working memory. Several threads may call the object at once."""
+    own working memory. Several threads may call the object at once.
 
-    def __init__(self, plan: Plan, new: Callable[[], NativeCall]) -> None:
-        self._outputs, self._new = plan.outputs, new
+    Runs take the threads of `lender`, if there is one. A forked process takes the model's own, because it has
+    none of the library's threads, and the library would wait for them."""
+
+    def __init__(self, plan: Plan, new: Callable[[], NativeCall], lender: Lender | None = None) -> None:
+        self._outputs, self._new, self._lender = plan.outputs, new, lender
         self._idle: list[_Mine] = []
         self._kept = kept()
         renewed_in_children(self)
 
     def renew(self) -> None:
-        """Drop the working memory of finished runs (see `jangin.runtime.idle`)."""
+        """Drop the working memory of finished runs, and the lender (see `jangin.runtime.idle`)."""
         self._idle.clear()
+        self._lender = None
 
     def __call__(self, addresses: Sequence[int]) -> None:
         """Run the plan on the `addresses` of the inputs, then of the outputs. Each is the address of a
@@ -66,4 +72,8 @@ class Addressed:
     def _made(self) -> _Mine:
         call = self._new()
         places = [*call.inputs, *(call.outputs[n] for n in self._outputs)]
-        return ENTRY.prepared(*call.words), call, places
+        if self._lender is None or not call.team:
+            return ENTRY.prepared(*call.words), call, places
+        entry, bufs, symbols, _, scratch, stride = call.words
+        given = *self._lender, call.threads, entry, bufs, symbols, scratch, stride
+        return POOL_TEAM.prepared(call.team, *given), call, places

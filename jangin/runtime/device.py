@@ -53,7 +53,9 @@ class NativeCall:
       addresses of each input and output.
     - `sources` has for each output its buffer, and the buffer's address if it is neither input nor output.
     - `failure` makes the exception for the number of a failed check.
-    - `caller` is the address of `functions.CALL`, or 0 if the code lacks it.
+    - `caller` is the address of `functions.CALL`, or 0 if the code lacks it. `team` is that of
+      `functions.POOL_TEAM`, or 0 if the code lacks it or if the run needs no other thread.
+    - `threads` is the number of threads that work on a run.
     - `held` keeps the memory alive."""
 
     words: tuple[int, ...]
@@ -63,6 +65,8 @@ class NativeCall:
     sources: Mapping[str, tuple[str, int]]
     failure: Callable[[int], Exception]
     caller: int
+    team: int
+    threads: int
     held: Any
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jangin.ir.graph import Array
 from jangin.ir.plan import Plan
 from jangin.mapped import release
-from jangin.runtime.addressed import Addressed, is_addressable
+from jangin.runtime.addressed import Addressed, Lender, is_addressable
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.called import Called, joined, ordered
 from jangin.runtime.device import Device, LoadError, Memory, Module, NativeCall, device_of
@@ -178,11 +178,12 @@ class Executable(Called, Loaded[Artifact]):
         self._confirm()
         return self._module.native_call(self._layout(tuple(sizes)))
 
-    def addressed(self) -> Addressed | None:
-        """Return a runner on memory given by address, or None if a run needs more than addresses."""
+    def addressed(self, lender: Lender | None = None) -> Addressed | None:
+        """Return a runner on memory given by address, or None if a run needs more than addresses. Its runs
+        take the threads of `lender` instead of the model's own."""
         if self._artifact.device != "cpu" or not is_addressable(self._artifact.plan):
             return None
-        return Addressed(self._artifact.plan, lambda: self.native_call(()))
+        return Addressed(self._artifact.plan, lambda: self.native_call(()), lender)
 
     def execute(self, arrays: Sequence[Array], sizes: Sizes) -> list[Array]:
         """Run the plan on contiguous arrays that are known to fit, and return the outputs as a list. `sizes`

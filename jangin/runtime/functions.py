@@ -84,6 +84,16 @@ without a pool, the caller runs all tasks."""
 POOL_ROUNDS = Function("jangin_pool_rounds", "void", f"{_HAND_OUT}, i64 rounds, ptr round.at")
 """Does what POOL_RUN does `rounds` times. The round's number is stored at `round.at` before each round."""
 
+POOL_TEAM = Function(
+    "jangin_pool_team",
+    "i32",
+    "ptr parallel, ptr number, i32 threads, ptr entry, ptr bufs, ptr symbols, ptr scratch, i64 stride",
+)
+"""Runs a whole plan on `threads` threads of an OpenMP library, and returns what `entry` returns (see ENTRY).
+
+`parallel` is the address of GOMP_parallel, which every such library on Linux has, and `number` the address
+of omp_get_thread_num. Older files lack this function."""
+
 FLOW = Function("jangin_flow", "i32", "ptr ops")
 """Runs the operations of a script (`runtime.script`). Returns 0, or the number of the failure."""
 

@@ -15,7 +15,8 @@ worker finds the ticket empty or changed, and touches nothing. The caller waits 
 taken.
 
 `pool_callers.py` divides the workers among callers. `pool_threads.py` says how threads start, wait, wake and
-end. `runtime.system.waiting` has the system's calls for this.
+end, and `pool_lent.py` takes another library's threads instead. `runtime.system.waiting` has the system's
+calls for this.
 
 The pool has a place for each thread, after three cache lines of its own. Line 0 counts the callers. Line 1
 has the stop flag and the sleeping workers, and line 2 the numbers of threads, processors and the process. A
@@ -32,8 +33,10 @@ from collections.abc import Mapping
 
 from jangin.backends.llvm.functions import called, head
 from jangin.backends.llvm.pool_callers import CALLERS, PATIENCE
+from jangin.backends.llvm.pool_lent import LENT
 from jangin.backends.llvm.pool_threads import CREATE, DESTROY, WAKE, WORKER
 from jangin.runtime.functions import (
+    ENTRY,
     KERNEL,
     POOL_CREATE,
     POOL_DESTROY,
@@ -41,6 +44,7 @@ from jangin.runtime.functions import (
     POOL_LEAVE,
     POOL_ROUNDS,
     POOL_RUN,
+    POOL_TEAM,
 )
 from jangin.runtime.system.waiting import CORES, waiting
 from jangin.runtime.threads import MOST
@@ -91,7 +95,8 @@ def pool_module(target: Target) -> str:
     narrow = abi.pointer_bytes < 8
     declare = f"declare void @{re.sub(r' [^,)]+', '', abi.pause)}" if abi.pause else ""
     pause = f"call void @{abi.pause}" if abi.pause else ""
-    text = _HEAD + system.functions + CALLERS + CREATE + DESTROY + WAKE + _TAKE + WORKER + _RUN + _ROUNDS
+    threads = CALLERS + CREATE + DESTROY + WAKE + _TAKE + WORKER + LENT
+    text = _HEAD + system.functions + threads + _RUN + _ROUNDS
     text = re.sub(r"(?m)^  (%([\w.]+)\.at)$", _field_address, text)
     words = {
         "DECLARE_WAITING": system.declarations,  # first, because it has words too
@@ -117,6 +122,9 @@ def pool_module(target: Target) -> str:
         "LEAVE": head(POOL_LEAVE),
         "RUN": head(POOL_RUN),
         "ROUNDS": head(POOL_ROUNDS),
+        "TEAM": head(POOL_TEAM),
+        "ENTRY": called(ENTRY, "%entry", *(f"%{n}" for n in ENTRY.names)),
+        "ENTRY_ALONE": called(ENTRY, "%entry", "%bufs", "%symbols", "null", "%scratch", "%stride"),
         "PIECE": called(KERNEL, "%task", "%args", "%sizes", "%lo", "%hi", "%own"),
         "ALL": called(KERNEL, "%task", "%args", "%sizes", 0, "%tasks", "%scratch"),
         "ROUND": called(POOL_RUN, "@jangin_pool_run", *(f"%{n}" for n in POOL_RUN.names)),

@@ -16,7 +16,7 @@ memory but not its threads.
 from __future__ import annotations
 
 CREATE = """
-define <CREATE> {
+define internal ptr @pool_of(i32 %asked, i32 %processors) {
 entry:
   %many = icmp sgt i32 %asked, <MAX_THREADS>
   %threads = select i1 %many, i32 <MAX_THREADS>, i32 %asked
@@ -43,27 +43,47 @@ start:
   store i64 %given, ptr %processors.at
   br label %next
 next:
-  %k = phi i64 [ 1, %start ], [ %k1, %spawn ]
+  %k = phi i64 [ 1, %start ], [ %k1, %one ]
   %full = icmp eq i64 %k, %wide
-  br i1 %full, label %ready, label %spawn
-spawn:
+  br i1 %full, label %ready, label %one
+one:
   %record = call ptr @place(ptr %pool, i64 %k)
   %record.pool.at
   %record.index.at
-  %record.handle.at
   store ptr %pool, ptr %record.pool.at
   store i64 %k, ptr %record.index.at
+  %k1 = add i64 %k, 1
+  br label %next
+ready:
+  ret ptr %pool
+fail:
+  ret ptr null
+}
+define <CREATE> {
+entry:
+  %pool = call ptr @pool_of(i32 %asked, i32 %processors)
+  %null = icmp eq ptr %pool, null
+  br i1 %null, label %out, label %start
+start:
+  %threads.at
+  %threads = load i64, ptr %threads.at
+  br label %next
+next:
+  %k = phi i64 [ 1, %start ], [ %k1, %spawn ]
+  %full = icmp eq i64 %k, %threads
+  br i1 %full, label %out, label %spawn
+spawn:
+  %record = call ptr @place(ptr %pool, i64 %k)
+  %record.handle.at
   %error = call i32 @pthread_create(ptr %record.handle.at, ptr null, ptr @worker, ptr %record)
   %k1 = add i64 %k, 1
   %started = icmp eq i32 %error, 0
   br i1 %started, label %next, label %fewer
 fewer:
   store atomic i64 %k, ptr %threads.at monotonic, align 8
-  br label %ready
-ready:
+  br label %out
+out:
   ret ptr %pool
-fail:
-  ret ptr null
 }
 """
 
@@ -84,10 +104,8 @@ next:
   br i1 %all, label %release, label %join
 join:
   %record = call ptr @place(ptr %pool, i64 %k)
-  %record.asleep.at
   %record.handle.at
-  store atomic i32 0, ptr %record.asleep.at seq_cst, align 4
-  call void @wake_up(ptr %record.asleep.at, i32 1)
+  call void @dismiss(ptr %record)
   %handle = load <L>, ptr %record.handle.at
   %e = call i32 @pthread_join(<L> %handle, ptr null)
   %k1 = add i64 %k, 1
@@ -96,6 +114,12 @@ release:
   call void @free(ptr %pool)
   br label %out
 out:
+  ret void
+}
+define internal void @dismiss(ptr %record) {
+  %record.asleep.at
+  store atomic i32 0, ptr %record.asleep.at seq_cst, align 4
+  call void @wake_up(ptr %record.asleep.at, i32 1)
   ret void
 }
 """
@@ -271,6 +295,7 @@ sleep.end:
   %s1 = atomicrmw sub ptr %sleepers.at, i32 1 seq_cst
   br label %assign
 out:
+  call void @widen(ptr %record)
   ret ptr null
 }
 """

@@ -19,7 +19,7 @@ from jangin.runtime.arrays import DESCRIBED, address, array_wanted, wanted
 from jangin.runtime.device import NativeCall, Transfer
 from jangin.runtime.devices.pools import pool_for
 from jangin.runtime.elf import Image, process_symbol
-from jangin.runtime.functions import CALL, ENTRY, FLOW, POOL_ROUNDS, TAKE
+from jangin.runtime.functions import CALL, ENTRY, FLOW, POOL_ROUNDS, POOL_TEAM, TAKE
 from jangin.runtime.layout import Layout
 from jangin.runtime.libraries import PREFIX, bind
 from jangin.runtime.outputs import BYTE, LARGE, MANY_LINES, Outputs, aligned, fresh
@@ -109,8 +109,15 @@ class Code:
         words = memory.words(layout)
         if not any(_is_shared(launch, layout) for launch in self.plan.launches):
             words = (*words[:3], 0, *words[4:])  # counting callers of the pool takes 0.2 us
-        caller = self.image.address(CALL.name) if self.image.has(CALL.name) else 0
-        return NativeCall(words, memory.table, self.inputs, outputs, sources, failed, caller, (self, memory))
+        caller, team = (self._optional(f.name) for f in (CALL, POOL_TEAM))
+        return NativeCall(
+            words, memory.table, self.inputs, outputs, sources, failed, caller, team if words[3] else 0,
+            self.threads, (self, memory),
+        )  # fmt: skip
+
+    def _optional(self, name: str) -> int:
+        """Return a function's address, or 0 if the code is of a version without it."""
+        return self.image.address(name) if self.image.has(name) else 0
 
 
 def _symbol(name: str) -> int:
