@@ -24,6 +24,7 @@ import jangin
 from jangin.compiler.local import confirm
 from jangin.frontends.torch.attention import keep_attention
 from jangin.frontends.torch.element_types import number_tensor
+from jangin.frontends.torch.openmp import lender
 from jangin.frontends.torch.parts import copied, is_said, refused, split, unknown
 from jangin.frontends.torch.saved import as_traced, channels_last, read_as_they_lie
 from jangin.frontends.torch.sizes import FAR, Sizes, numbers
@@ -48,7 +49,7 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
     def inference(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
         context = torch._guards.TracingContext.try_get()
         metadata = None if context is None else context.fw_metadata
-        return compiled(lowered, [] if metadata is None else metadata.static_input_indices)
+        return compiled(lowered, [] if metadata is None else metadata.static_input_indices, lent=False)
 
     def forward(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
         context = torch._guards.TracingContext.try_get()
@@ -58,12 +59,14 @@ def backend(graph: torch.fx.GraphModule, inputs: Sequence[Any], **given: Any) ->
     def backward(lowered: torch.fx.GraphModule, example: Sequence[Any]) -> Boxed:
         return compiled(lowered, [])  # the optimizer changes parameters after each call
 
-    def compiled(lowered: torch.fx.GraphModule, static: Sequence[int], returned: int | None = None) -> Boxed:
+    def compiled(
+        lowered: torch.fx.GraphModule, static: Sequence[int], returned: int | None = None, lent: bool = True
+    ) -> Boxed:
         """`returned` is the number of results that the program sees. None means all."""
         _fix_numbers(lowered)
         results = next(iter(reversed(lowered.graph.nodes))).args[0]
         hidden = range(len(results) if returned is None else returned, len(results))
-        parts.append(_Compiled(lowered, static, options, hidden))
+        parts.append(_Compiled(lowered, static, options, hidden, lent))
         return _boxed(parts[-1])
 
     if not torch.is_grad_enabled():
@@ -144,16 +147,18 @@ from then on they are inputs, and the graph isn't compiled after each change."""
 
 class _Compiled:
     """A graph whose parameters and buffers are constants. `static` has their places among the inputs. A
-    backward graph alone reads the results at the places `hidden`.
+    backward graph alone reads the results at the places `hidden`. The graph runs on PyTorch's threads if it
+    is `lent` them, because PyTorch's operators run before and after it.
 
     The graph is compiled at its first call, or before if sizes are symbols (see `settle`). It is compiled
     again when one of its constants has changed, at most `STEADY` times."""
 
     def __init__(
         self, graph: torch.fx.GraphModule, static: Sequence[int], options: Mapping[str, Any],
-        hidden: Collection[int] = (),
+        hidden: Collection[int] = (), lent: bool = True,
     ) -> None:  # fmt: skip
         self.graph, self.options, self.whole, self.hidden = graph, options, copied(graph), hidden
+        self.lent = lent
         self.torch: Callable[..., Any] | None = None
         """The function that runs the graph if the graph can't be compiled as a whole."""
         self.views: Views | None = None
@@ -299,7 +304,9 @@ class _Compiled:
         executable = jangin.compile(traced.model, **self.options)
         places = {node.name: i for i, node in enumerate(self.inputs)}
         taken = executable.inputs[: len(executable.inputs) - len(traced.given)]
-        return on_tensors(executable), [places[i.name] for i in taken], own_numbers
+        as_many = executable.threads == torch.get_num_threads()  # others would be started in each call
+        run = on_tensors(executable, lender() if self.lent and as_many else None)
+        return run, [places[i.name] for i in taken], own_numbers
 
 
 def _marked(env: Any) -> set[Any]:

@@ -14,11 +14,13 @@ from jangin.ir.graph import Array
 Run = Callable[[Sequence[torch.Tensor]], Sequence[torch.Tensor]]
 
 
-def on_tensors(executable: Any) -> Run:
+def on_tensors(executable: Any, lender: tuple[int, int] | None = None) -> Run:
     """Return a function that runs an executable on tensors. It takes them in the order of the executable's
-    inputs, and returns tensors in the order of its outputs. It raises the executable's errors."""
+    inputs, and returns tensors in the order of its outputs. It raises the executable's errors. Runs of known
+    sizes take the threads of a library (see `openmp.lender`)."""
     by_array = functools.partial(_through_arrays, executable)
-    addressed = executable.addressed() if hasattr(executable, "addressed") else None  # one plan's has it
+    is_plan = hasattr(executable, "addressed")  # programs and variants lack it
+    addressed = executable.addressed(lender) if is_plan else None
     return by_array if addressed is None else _ByAddress(executable, addressed, by_array)
 
 

@@ -349,8 +349,8 @@ def test_tensors_go_in_and_come_out_where_they_lie() -> None:
     found: list[int] = []
     original = torch_backend.on_tensors
 
-    def seen(executable: Any) -> Any:
-        run: Any = original(executable)
+    def seen(executable: Any, lender: Any) -> Any:
+        run: Any = original(executable, lender)
         by_address = run._run
         run._run = lambda addresses: (found.extend(addresses), by_address(addresses))
         return run

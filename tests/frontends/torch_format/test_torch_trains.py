@@ -22,6 +22,7 @@ from torch import nn
 
 import jangin
 from jangin import torch_backend
+from jangin.frontends.torch.openmp import lender
 from jangin.frontends.torch.tensors import _ByAddress
 from jangin.frontends.torch.trace import traced_graph
 from jangin.ir.errors import CompileError
@@ -200,6 +201,27 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     net = ddp_worker.module()
     ddp_worker.trained(net, net.parameters(), slice(None))
     torch.testing.assert_close(torch.load(result), net.state_dict(), rtol=ROUNDING, atol=ROUNDING)
+
+
+def test_training_runs_on_pytorchs_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forward and the backward graph take the threads of PyTorch's OpenMP library, and inference the
+    model's own. Graphs for another number of threads than PyTorch's take their own too."""
+    lent: list[Any] = []
+    original = torch_backend.on_tensors
+
+    def seen(executable: Any, lender: Any = None) -> Any:
+        lent.append(lender)
+        return original(executable, lender)
+
+    monkeypatch.setattr(torch_backend, "on_tensors", seen)
+    count, net, x = torch.get_num_threads(), nn.Linear(6, 5), torch.randn(4, 6)
+    torch.compile(net, backend=backend)(x).sum().backward()
+    assert lent == [lender(), lender()]
+    assert not torch.backends.openmp.is_available() or lender() is not None
+    torch.compile(net, backend=backend, options={"threads": count + 1})(x).sum().backward()
+    with torch.no_grad():
+        torch.compile(net, backend=backend)(x)
+    assert lent[2:] == [None, None, None]
 
 
 def test_parameters_that_change_again_become_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
