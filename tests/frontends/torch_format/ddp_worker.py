@@ -6,6 +6,7 @@ Each process takes its half of the batches. The first writes the trained paramet
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Any
@@ -49,3 +50,6 @@ def main(rank: int, meeting: str, result: Path) -> None:
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2], Path(sys.argv[3]))
+    # PyTorch's threads of the group end with the module, which is part of a cycle. Threads that live when
+    # Python ends may abort the process.
+    gc.collect()
