@@ -43,7 +43,8 @@ def exe() -> jangin.Executable:
         [numpy_helper.from_array(w, f"w{i}") for i, w in enumerate(weights)],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-    return jangin.compile(model, threads=2)
+    compiled: jangin.Executable = jangin.compile(model, threads=2)
+    return compiled
 
 
 class Lent:
