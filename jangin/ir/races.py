@@ -139,10 +139,45 @@ def _apart(a: Access, b: Access, same: set[Var], known: Ranges) -> bool:
     for x, y in ((a, b), (b, a)):
         if conditions(x, lambda g: g) & conditions(y, lambda g: call("not", g)):
             return True
+    known = _narrowed(known, [g for g in shared((*a.guards, *b.guards)) if g is not None])
     pairs = zip(shared(a.index), shared(b.index), strict=True)
     return any(
-        x is not None and y is not None and (prove(x < y, known) or prove(y < x, known)) for x, y in pairs
+        x is not None and y is not None and (_below(x - y, known) or _below(y - x, known)) for x, y in pairs
     )
+
+
+def _narrowed(known: Ranges, guards: Sequence[Expr]) -> Ranges:
+    """Return the ranges with the lower bounds of variables that guards give: not (v < 1)."""
+    narrow = dict(known)
+    for g in guards:
+        inner = g.args[0] if isinstance(g, Call) and g.fn == "not" else None
+        if isinstance(inner, Binary) and inner.op == "lt" and isinstance(inner.a, Var):
+            low, high = narrow.get(inner.a, (const(0), None))
+            if isinstance(inner.b, Const) and isinstance(low, Const) and low.value < inner.b.value:
+                narrow[inner.a] = inner.b, high
+    return narrow
+
+
+def _below(difference: Expr, known: Ranges) -> bool:
+    """Return whether a difference is less than 0 for sure. A quotient e // c lies between (e - c + 1) / c and
+    e / c."""
+    if prove(difference < 0, known):
+        return True
+    sums = terms(simplify(difference, known))
+    found = [(c, m[0]) for c, m in sums if len(m) == 1 and _quotient_by(m[0]) > 0]
+    if len(found) != 1:
+        return False
+    (factor, quotient), by = found[0], _quotient_by(found[0][1])
+    assert isinstance(quotient, Binary)
+    bound = quotient.a if factor > 0 else quotient.a - (by - 1)
+    return prove((difference - quotient * factor) * by + bound * factor < 0, known)
+
+
+def _quotient_by(e: Expr) -> int:
+    """Return the positive number by which an expression divides, or 0 for any other expression."""
+    if isinstance(e, Binary) and e.op == "floordiv" and isinstance(e.b, Const):
+        return max(0, int(e.b.value))
+    return 0
 
 
 def _same_thread(a: Parts, b: Parts, thread: Var, inside: set[Var]) -> bool:

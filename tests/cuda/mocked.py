@@ -78,6 +78,7 @@ def mocked() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings().items():
             patch.setenv(name, value)
+        patch.setenv("JANGIN_CACHE_DIR", str(folder() / "cache"))  # no other mock's kernels, nor a real GPU's
         patch.setattr(cuda_library, "_opened", lambda: library)
         yield library
         library.mock_reset()

@@ -254,3 +254,29 @@ def test_races_in_rounds(old: str, new: str) -> None:
     assert old in STATES
     with pytest.raises(VerifyError, match="while another writes"):
         verify_func(parse_func(STATES.replace(old, new)))
+
+
+OF_ANY_LENGTH = """func states(x: f32[8], o: out f32[S + 2, 8]) symbols (S in 0..) {
+  serial round in 2 * S + 1 { block t in 1 { thread y in 8 {
+    if round < 1 { o[S, y] = x[y] } else {
+      serial k in 8 { o[S + (round + 1) % 2, y] = o[S + round % 2, k] }
+      o[ROW, y] = x[y]
+    }
+  } } }
+}"""
+
+
+@pytest.mark.parametrize(
+    ("row", "races"),
+    [("(round + 1) // 2 - 1", False), ("(round + 1) // 2", True), ("S - (round + 1) // 2", False),
+     ("S + 1 - (round + 1) // 2", True), ("S - (round + 2) // 3", False)],
+)  # fmt: skip
+def test_states_of_any_length_lie_behind_the_results(row: str, races: bool) -> None:
+    """Results have rows below S, from the first step to the last or from the last to the first. A step takes
+    two rounds."""
+    func = parse_func(OF_ANY_LENGTH.replace("ROW", row))
+    if races:
+        with pytest.raises(VerifyError, match="while another writes"):
+            verify_func(func)
+    else:
+        verify_func(func)

@@ -292,6 +292,9 @@ class MemoryDriver:
         self.may("load", packed.kernel)
         return MemoryKernel(self, packed.func)
 
+    def waiting(self, kernel: Any, local: int) -> None:
+        return None
+
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> MemoryBuffer:
         assert 0 < size <= self.largest and (array is None or size == array.nbytes)
         self.may("buffer", str(size) if array is None else f"of {size}")

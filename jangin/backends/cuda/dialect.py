@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from jangin.backends.clike.dialect import SCALARS, Dialect, Groups, type_name, width
-from jangin.backends.cuda.prelude import ARRIVAL, INTRINSICS, VECTORS
+from jangin.backends.cuda.prelude import ARRIVAL, INTRINSICS, VECTORS, WAITING
 from jangin.backends.walk.memory import in_memory
 from jangin.ir.dtype import BF16, F16, F32, I32, DType
 from jangin.ir.groups import SHARED_ALIGN, grouped, launch_buffer, shared_layout, threads
 from jangin.ir.kernel import rounds, sizes
 from jangin.ir.loop import For, Func, statements
+from jangin.runtime.devices.cuda_code import ROUNDS
 from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
@@ -80,7 +81,8 @@ class Cuda(Dialect):
         has `stride` bytes of `scratch`.
 
         If the kernel has rounds, the entry runs `rounds` of them, beginning with round `from`. A launch has
-        several rounds only if one work-item has all tasks."""
+        several rounds only if one work-item has all tasks. A second entry does all rounds in groups that wait
+        for one another."""
         own, loops = grouped(func), str(rounds(func)) != "1"
         buffers = [f"p{n}" for n in range(len(func.params))]
         numbers = [f"s{n}" for n in range(len(sizes(func)))]
@@ -90,10 +92,11 @@ class Cuda(Dialect):
         params += ["i64 tasks", "i64 from", "i64 rounds", "u8 *scratch", "i64 stride"]
         memory = "scratch" if launch_buffer(func) is not None else "scratch + group * stride"
         called = [*buffers, *numbers, "lo", "hi", memory, *(["shared"] if own else [])]
-        call = f"{body}({', '.join(called)});"
+        call = once = f"{body}({', '.join(called)});"
         if loops:
             last = numbers[-1]
-            call = f"for (i64 {last} = from; {last} < from + rounds; ++{last}) {call}"
+            turns = f"for (i64 {last} = from; {last} < from + rounds; ++{last})"
+            call = f"{turns} {once}"
         room = max(SHARED_ALIGN, shared_layout(func)[1])
         memory_of_group = f"__shared__ __align__({SHARED_ALIGN}) u8 shared[{room}]"
         if asked_shared(func):
@@ -102,15 +105,25 @@ class Cuda(Dialect):
         warps = any(isinstance(s, For) and s.kind == "warp" for s in statements(func.body))
         if warps or launch_buffer(func) is not None:
             bounds += ", 1"  # the compiler would spill some registers to let more groups run side by side
+
+        def text(suffix: str, params: Sequence[str], call: str) -> str:
+            return "\n".join([
+                f'extern "C" __global__ void __launch_bounds__({bounds})',
+                f"{name}{suffix}({', '.join(params)}) {{",
+                *([f"  {memory_of_group};"] if own else []),
+                "  const i64 groups = gridDim.x, group = blockIdx.x;",
+                "  const i64 lo = groups == tasks ? group : tasks * group / groups;",
+                "  const i64 hi = groups == tasks ? group + 1 : tasks * (group + 1) / groups;",
+                f"  {call}",
+                "}",
+            ])  # fmt: skip
+
+        if not (loops and own):
+            return text("", params, call)
+        meeting = f"if ({last} + 1 < from + rounds) wait_for_groups(arrived, (u32)groups);"
+        whole = f"{turns} {{ {once} {meeting} }}"
         return "\n".join([
-            f'extern "C" __global__ void __launch_bounds__({bounds})',
-            f"{name}({', '.join(params)}) {{",
-            *([f"  {memory_of_group};"] if own else []),
-            "  const i64 groups = gridDim.x, group = blockIdx.x;",
-            "  const i64 lo = groups == tasks ? group : tasks * group / groups;",
-            "  const i64 hi = groups == tasks ? group + 1 : tasks * (group + 1) / groups;",
-            f"  {call}",
-            "}",
+            text("", params, call), WAITING, text(ROUNDS, [*params, "u32 *arrived"], whole)
         ])  # fmt: skip
 
     def vector(self, kind: str, items: Sequence[str]) -> str:

@@ -50,6 +50,7 @@ template <int TO, int FROM> static __forceinline__ void copy_apart(void *to, con
   asm volatile("cp.async.cg.shared.global [%0 + %3], [%1 + %4], 16, %2;"
     :: "r"(at), "l"(__cvta_generic_to_global(from)), "r"(size), "n"(TO), "n"(FROM) : "memory");
 }
+#define OTHERS_GO_ON()
 static __forceinline__ void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 #define ASKED_SHARED(bytes) extern __shared__ __align__(16) u8 shared[]
 #define LDMATRIX(kind) asm volatile("ldmatrix.sync.aligned.m8n8.x" kind
@@ -84,6 +85,22 @@ ARRIVAL = """static __forceinline__ bool is_last(u32 *arrived, u32 groups) {
 
 The first fence and barrier put the group's stores before its arrival. The second pair puts the last group's
 loads behind all arrivals (CUDA C++ Programming Guide, memory fence functions)."""
+
+WAITING = """static __forceinline__ void wait_for_groups(u32 *arrived, u32 groups) {
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    volatile u32 *turn = arrived + 1;
+    const u32 now = *turn;
+    __threadfence();
+    if (atomicInc(arrived, groups - 1) == groups - 1) *turn = now + 1;
+    else while (*turn == now) OTHERS_GO_ON();
+    __threadfence();
+  }
+  __syncthreads();
+}"""
+"""Waits until all groups of a launch have arrived. The count then is 0 again, and the number of the turn one
+more. Fences put stores before the barrier and loads behind it, as in `ARRIVAL`."""
 
 _EACH = '_Pragma("unroll") for (int n = 0; n < N; ++n)'
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from jangin.ir.graph import Array
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.cuda_code import Built
+from jangin.runtime.devices.cuda_code import ROUNDS, Built
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, of_target, select
 from jangin.runtime.devices.cuda_library import Buffer, Context, Error, Kernel, Module, Queue
 from jangin.runtime.devices.cuda_tensors import CudaCode
@@ -71,6 +71,13 @@ class CudaDriver:
             f"install a newer driver, or compile the model again with NVRTC {had} (pip install "
             f"nvidia-cuda-nvrtc-cu{had})"
         )
+
+    def waiting(self, kernel: Kernel, local: int) -> tuple[Kernel, int] | None:
+        if not self.device.cooperates:
+            return None
+        found = kernel.waiting(ROUNDS)
+        most = found.resident(local) * self.units if found is not None else 0
+        return (found, most) if found is not None and most else None
 
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
         buffer = Buffer(self._in, size)

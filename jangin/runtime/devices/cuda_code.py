@@ -8,6 +8,9 @@ from itertools import accumulate, pairwise
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 
+ROUNDS = "_rounds"
+"""The end of the name of a kernel's second entry. Its launches do all rounds, and its groups wait for one
+another between two rounds. A launch must have all its groups at one time (cooperative launch)."""
 _HEAD = struct.Struct("<HHIIIII")
 _OLD = struct.Struct("<HHIIII")
 """The head of kernels whose launches ask for no shared memory, of earlier versions of Jangin."""

@@ -16,7 +16,7 @@ TEGRA = frozenset({(6, 2), (7, 2), (8, 7)})
 """The compute capabilities of Jetsons. They run no machine code for other GPUs, and other GPUs run none for
 them."""
 
-_UNITS, _CLOCK, _MEMORY_CLOCK, _BUS, _L2 = 16, 13, 36, 37, 38
+_UNITS, _CLOCK, _MEMORY_CLOCK, _BUS, _L2, _COOPERATES = 16, 13, 36, 37, 38, 95
 _MAJOR, _MINOR = 75, 76
 """The driver's numbers of device attributes (CUdevice_attribute in cuda.h)."""
 
@@ -33,6 +33,7 @@ class Found:
     - `memory` and `l2` are in bytes.
     - `version` is the driver's version of CUDA.
     - `handle` is the driver's handle.
+    - `cooperates` tells whether all groups of a launch can be made to run at one time.
 
     A figure is 0 if the driver doesn't tell it."""
 
@@ -47,6 +48,7 @@ class Found:
     l2: int
     version: tuple[int, int]
     handle: int
+    cooperates: bool = False
 
     def __str__(self) -> str:
         return f"{PREFIX}:{self.number} ({self.name})"
@@ -111,7 +113,7 @@ def _found(number: int) -> Found:
     bandwidth = 2 * 1e3 * said(_MEMORY_CLOCK) * said(_BUS) / 8
     return Found(
         number, cu.device_name(handle), said(_MAJOR), said(_MINOR), said(_UNITS), said(_CLOCK), bandwidth,
-        cu.device_memory(handle), said(_L2), cu.version(), handle,
+        cu.device_memory(handle), said(_L2), cu.version(), handle, bool(said(_COOPERATES)),
     )  # fmt: skip
 
 

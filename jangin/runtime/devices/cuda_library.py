@@ -82,6 +82,8 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cuModuleUnload": (_HANDLE,),
     "cuFuncSetAttribute": (_HANDLE, _INT, _INT),
     "cuLaunchKernel": (_HANDLE, *(_UINT,) * 7, _HANDLE, _HANDLE, _HANDLE),
+    "cuLaunchCooperativeKernel": (_HANDLE, *(_UINT,) * 7, _HANDLE, _HANDLE),
+    "cuOccupancyMaxActiveBlocksPerMultiprocessor": (_HANDLE, _HANDLE, _INT, _SIZE),
 }
 """The driver's functions, with their arguments' types. Each returns a status."""
 
@@ -488,7 +490,20 @@ class Kernel:
             places = (ctypes.addressof(self._values[n]) for n in range(len(self._values)))
             self._given = (_HANDLE * len(self._values))(*places)
         size = self._groups, 1, 1, self._local, 1, 1, self._shared
-        self._module.context.call("cuLaunchKernel", self._function, *size, queue.handle, self._given, None)
+        self._launch(self._function, *size, queue.handle, self._given)
+
+    def _launch(self, *given: Any) -> None:
+        self._module.context.call("cuLaunchKernel", *given, None)
+
+    def waiting(self, suffix: str) -> Waiting | None:
+        """Return the module's kernel with this end of the name, or None if it has none. Its groups wait for
+        one another."""
+        try:
+            return Waiting(self._module, self._name + suffix, self._shared)
+        except Error as error:
+            if error.name != "CUDA_ERROR_NOT_FOUND":
+                raise
+            return None
 
     def seconds(self, queue: Queue) -> float:
         context, events = self._module.context, [Event(self._module.context) for _ in range(2)]
@@ -499,3 +514,19 @@ class Kernel:
         taken = ctypes.c_float()
         context.call("cuEventElapsedTime", ctypes.byref(taken), events[0].handle, events[1].handle)
         return taken.value / 1e3
+
+
+class Waiting(Kernel):
+    """A kernel whose groups wait for one another, so that the device must run all at one time."""
+
+    def copy(self) -> Waiting:
+        return Waiting(self._module, self._name, self._shared)
+
+    def resident(self, local: int) -> int:
+        """Return how many groups of `local` work-items a multiprocessor runs at one time."""
+        most, name = ctypes.c_int(), "cuOccupancyMaxActiveBlocksPerMultiprocessor"
+        self._module.context.call(name, ctypes.byref(most), self._function, local, self._shared)
+        return most.value
+
+    def _launch(self, *given: Any) -> None:
+        self._module.context.call("cuLaunchCooperativeKernel", *given)

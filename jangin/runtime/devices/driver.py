@@ -22,6 +22,9 @@ from typing import Any, Protocol
 
 from jangin.ir.graph import Array
 
+WAITING = 8
+"""Bytes of memory with which groups of a launch wait for one another: a count and a turn of 32 bits."""
+
 
 class DriverError(Exception):
     """A driver's call failed. The text gives the reason."""
@@ -136,6 +139,11 @@ class Driver(Protocol):
         """Make a kernel from code that was compiled for a plan's target. Raises LoadError with the reason.
 
         Several threads may call it at once."""
+
+    def waiting(self, kernel: Any, local: int) -> tuple[Kernel, int] | None:
+        """Return a kernel that does all rounds of another in one launch, and how many groups of `local`
+        work-items it may have. Return None if there is none. Its groups wait for one another. Its last
+        argument is memory of `WAITING` bytes, which are 0 at first."""
 
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
         """Make a buffer of `size` bytes, with the contents of `array` if it is given.

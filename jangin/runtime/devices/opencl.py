@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jangin.ir.graph import Array
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.clblast import Product
@@ -35,6 +37,9 @@ class OpenCLDriver:
 
     def load(self, packed: Built, target: str) -> Kernel | Product:
         return load_kernel(self.device, packed, same=target == self.device.target)
+
+    def waiting(self, kernel: Any, local: int) -> None:
+        return None
 
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
         access = READ_WRITE if written else READ_ONLY

@@ -21,10 +21,10 @@ import numpy as np
 
 from jangin.ir.checks import IN_RANGE, failure
 from jangin.ir.graph import Array
-from jangin.ir.plan import Launch, Plan, PlanBuffer
+from jangin.ir.plan import ONE, Launch, Plan, PlanBuffer
 from jangin.runtime.arrays import address
 from jangin.runtime.device import LoadError, NativeCall, Transfer
-from jangin.runtime.devices.driver import Buffer, Driver, DriverError, Kernel, Packed, Queue
+from jangin.runtime.devices.driver import WAITING, Buffer, Driver, DriverError, Kernel, Packed, Queue
 from jangin.runtime.devices.queued_faults import failed, named, no_memory, too_large
 from jangin.runtime.devices.transfers import transfer
 from jangin.runtime.layout import Layout
@@ -182,6 +182,8 @@ class Memory:
         self._rounds: list[range] = []
         self._scratch: Buffer | None = None
         self._common: Buffer | None = None  # what groups of one launch share
+        self._most: dict[int, int] = {}  # groups of launches in which they wait for one another
+        self._waiting: Buffer | None = None  # memory for that
         self._inputs: dict[str, Array] = {}  # copies of inputs with the wrong alignment
         self._values: dict[str, Buffer] = {}  # memory in the arena: kernels don't keep it alive
         self._ends: dict[str, Buffer] = {}  # inputs and outputs on a device with memory of its own
@@ -203,7 +205,7 @@ class Memory:
     def _prepare(self, layout: Layout) -> None:
         code, plan = self._code, self._code.plan
         self._queue = self._queue or code.driver.queue()
-        self._kernels = self._kernels or [code.kernel(launch.function) for launch in plan.launches]
+        self._kernels = self._kernels or [self._kernel(n) for n in range(len(plan.launches))]
         if self._arena is None or self._arena.size < layout.placement.arena:
             self._arena = self._room_for_values(layout)
         placed: dict[tuple[int, int], Buffer] = {}
@@ -224,9 +226,29 @@ class Memory:
         self._scratch = code.room("scratch", layout.stride * code.items, most)
         self._prepare_common(layout)
         self._rounds = [
-            self._numbers(launch, kernel, layout)
-            for launch, kernel in zip(plan.launches, self._kernels, strict=True)
+            self._numbers(n, launch, kernel, layout)
+            for n, (launch, kernel) in enumerate(zip(plan.launches, self._kernels, strict=True))
         ]
+
+    def _kernel(self, number: int) -> Kernel:
+        """Return a launch's kernel. One launch does all its rounds if its groups can wait for one another."""
+        code, launch = self._code, self._code.plan.launches[number]
+        kernel = code.kernel(launch.function)
+        rounds = launch.local if launch.rounds != ONE else ()
+        if rounds and (found := code.driver.waiting(kernel, math.prod(launch.local))) is not None:
+            kernel, self._most[number] = found
+        return kernel
+
+    def _prepare_waiting(self) -> Buffer:
+        """Return the memory with which groups wait for one another. Launches use it one after the other, and
+        each leaves the count at 0."""
+        if self._waiting is None:
+            assert self._queue is not None
+            room = self._code.room("the count of groups that wait", WAITING, min(self._most))
+            self._queue.write(room, np.zeros(WAITING, np.uint8))
+            self._queue.finish()
+            self._waiting = room
+        return self._waiting
 
     def _prepare_common(self, layout: Layout) -> None:
         """Make the memory that all groups of a launch share. Launches use it one after the other, and each
@@ -268,7 +290,7 @@ class Memory:
         for n, i in self._code.users[name]:
             self._kernels[n].set_arg(i, memory)
 
-    def _numbers(self, launch: Launch, kernel: Kernel, layout: Layout) -> range:
+    def _numbers(self, number: int, launch: Launch, kernel: Kernel, layout: Layout) -> range:
         """Set a kernel's numeric arguments and its size. Return the rounds for which it is enqueued one by
         one."""
         tasks, rounds = layout.value(launch.tasks), layout.value(launch.rounds)
@@ -279,13 +301,17 @@ class Memory:
         if launch.local:  # as many groups as there is scratch memory for
             items = min(tasks, self._code.items) if layout.value(launch.scratch) else tasks
         at, alone = len(launch.args), items == 1 and not launch.local
+        if number in self._most:
+            items, alone = min(items, self._most[number]), True
         numbers = [*map(layout.value, launch.symbols), tasks, 0, rounds if alone else 1]
-        for n, number in enumerate(numbers, at):
-            kernel.set_arg(n, number)
+        for n, value in enumerate(numbers, at):
+            kernel.set_arg(n, value)
         memory = self._common if layout.value(launch.common) else self._scratch
         assert memory is not None
         kernel.set_arg(at + len(numbers), memory)
         kernel.set_arg(at + len(numbers) + 1, layout.stride)
+        if number in self._most:
+            kernel.set_arg(at + len(numbers) + 2, self._prepare_waiting())
         kernel.set_size(items * local, local)
         return range(0) if not tasks else range(1 if alone else rounds)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jangin.ir.graph import Array
 from jangin.runtime.device import LoadError
@@ -85,6 +85,9 @@ class WebGPUDriver:
                 why = "is lost: load the model again" if error.lost else f"refuses the shader: {error}"
                 raise LoadError(f"{self} {why}") from error
         return Kernel(self.opened, packed)
+
+    def waiting(self, kernel: Any, local: int) -> None:
+        return None
 
     def buffer(self, size: int, array: Array | None = None, *, written: bool = True) -> Buffer:
         from jangin.runtime.devices.webgpu_objects import made

@@ -24,7 +24,7 @@ enum Status {
   SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, DEVICE_UNAVAILABLE = 46, NO_DEVICE = 100,
   INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, NO_BINARY = 209, PTX_VERSION = 222,
   INVALID_HANDLE = 400, NOT_FOUND = 500, ILLEGAL_ADDRESS = 700, MISALIGNED_ADDRESS = 716, LAUNCH_FAILED = 719,
-  CAPTURE_INVALID = 901,
+  TOO_LARGE = 720, CAPTURE_INVALID = 901,
 };
 // Threads that load modules ask for names side by side, so that nothing is made when it is asked for.
 static const std::map<int, const char *> NAMES = {
@@ -43,7 +43,7 @@ struct Graph { std::vector<Work> nodes; };
 struct Stream { std::vector<Work> waiting; Graph *capture; };
 struct Module { void *library; };
 struct Function {
-  int (*launch)(void **, unsigned, unsigned, unsigned, unsigned);
+  int (*launch)(void **, unsigned, unsigned, unsigned, unsigned, bool);
   unsigned arguments;
   std::string name;
   unsigned most_shared = 48 << 10;
@@ -54,7 +54,7 @@ struct Memory { char *map; size_t mapped, size; };
 static int version = 12000, major = 8, minor = 0, units = 4, image_error, cu_init, device_count = 1;
 static size_t whole = (size_t)4 << 30, used;
 static int allocations_left = -1, launches_left = -1, launched, graphs_launched, sticky;
-static int copies_on_device, waits;
+static int copies_on_device, waits, resident = 2, cooperates = 1;
 static unsigned order;
 static std::string faulty;
 static std::map<Address, Memory> memories;
@@ -121,7 +121,8 @@ template <class M> static bool holds(const M &all, Address at, size_t size) {
 static sigjmp_buf out;
 static void signalled(int number) { siglongjmp(out, number); }
 
-static int run(const Function &f, std::vector<Address> given, unsigned groups, unsigned threads, unsigned shared) {
+static int run(
+    const Function &f, std::vector<Address> given, unsigned groups, unsigned threads, unsigned shared, bool at_once) {
   ++launched;
   if (launches_left == 0) return DEVICE_UNAVAILABLE;
   if (launches_left > 0) --launches_left;
@@ -138,7 +139,7 @@ static int run(const Function &f, std::vector<Address> given, unsigned groups, u
   for (int n = 0; n < 3; ++n) sigaction(numbers[n], &act, &old[n]);
   int result;
   const int number = sigsetjmp(out, 1);
-  if (number == 0) result = f.launch(places.data(), groups, threads, order, shared) ? LAUNCH_FAILED : SUCCESS;
+  if (number == 0) result = f.launch(places.data(), groups, threads, order, shared, at_once) ? LAUNCH_FAILED : SUCCESS;
   else result = number == SIGILL ? MISALIGNED_ADDRESS : ILLEGAL_ADDRESS;  // the compiler traps by SIGILL
   for (int n = 0; n < 3; ++n) sigaction(numbers[n], &old[n], nullptr);
   sigaltstack(&before, nullptr);
@@ -171,13 +172,14 @@ void mock_reset() {
   allocations_left = launches_left = -1;
   launched = graphs_launched = sticky = image_error = cu_init = 0;
   order = 0; faulty = ""; version = 12000; major = 8; minor = 0; units = 4; whole = (size_t)4 << 30;
-  device_count = 1; ordinal = 0; copies_on_device = waits = 0;
+  device_count = 1; ordinal = 0; copies_on_device = waits = 0; resident = 2; cooperates = 1;
 }
 void mock_allocations_left(int n) { allocations_left = n; }
 void mock_launches_left(int n) { launches_left = n; }
 void mock_fault(const char *kernel) { faulty = kernel; }
 void mock_order(unsigned n) { order = n; }
 void mock_device(int of_major, int of_minor, size_t bytes) { major = of_major; minor = of_minor; whole = bytes; }
+void mock_resident(int n, int all) { resident = n; cooperates = all; }
 void mock_devices(int n) { device_count = n; }
 void mock_version(int n) { version = n; }
 void mock_image_error(int n) { image_error = n; }
@@ -208,7 +210,7 @@ int cuDeviceGetCount(int *n) { *n = device_count; return SUCCESS; }
 int cuDeviceGet(int *device, int n) { *device = n; return n < device_count ? SUCCESS : INVALID_DEVICE; }
 int cuDeviceGetName(char *text, int size, int n) { std::snprintf(text, size, "Mock GPU %d", n); return SUCCESS; }
 int cuDeviceGetAttribute(int *said, int question, int) {
-  const std::map<int, int> answers = {{16, units}, {13, 1000000}, {36, 1000000}, {37, 256}, {38, 1 << 20}, {75, major}, {76, minor}};
+  const std::map<int, int> answers = {{16, units}, {13, 1000000}, {36, 1000000}, {37, 256}, {38, 1 << 20}, {75, major}, {76, minor}, {95, cooperates}};
   const auto found = answers.find(question);
   *said = found == answers.end() ? 0 : found->second;
   return found == answers.end() ? INVALID_VALUE : SUCCESS;
@@ -368,7 +370,7 @@ int cuModuleGetFunction(Function **made, Module *of, const char *name) {
   void *launch = dlsym(of->library, (std::string(name) + "_launch").c_str());
   void *count = dlsym(of->library, (std::string(name) + "_arguments").c_str());
   if (!launch || !count) return NOT_FOUND;
-  *made = new Function{(int (*)(void **, unsigned, unsigned, unsigned, unsigned))launch, ((unsigned (*)())count)(), name};
+  *made = new Function{(int (*)(void **, unsigned, unsigned, unsigned, unsigned, bool))launch, ((unsigned (*)())count)(), name};
   return SUCCESS;
 }
 int cuFuncSetAttribute(Function *f, int attribute, int value) {
@@ -378,14 +380,30 @@ int cuFuncSetAttribute(Function *f, int attribute, int value) {
   return SUCCESS;
 }
 int cuModuleUnload(Module *m) { READY; drain_all(); objects.erase(m); delete m; return SUCCESS; }
-int cuLaunchKernel(
-    Function *f, unsigned groups, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
-    unsigned shared, Stream *s, void **given, void **) {
+int cuOccupancyMaxActiveBlocksPerMultiprocessor(int *most, Function *, int, size_t) {
   READY;
+  *most = resident;
+  return SUCCESS;
+}
+static int launch(
+    Function *f, unsigned groups, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
+    unsigned shared, Stream *s, void **given, bool at_once) {
+  READY;
+  if (at_once && groups > (unsigned)(resident * units)) return TOO_LARGE;
   if (!groups || !threads || threads > 1024 || y * z * ty * tz != 1) return INVALID_VALUE;
   if (shared > f->most_shared) return INVALID_VALUE;
   std::vector<Address> values;
   for (unsigned n = 0; n < f->arguments; ++n) values.push_back(*(Address *)given[n]);
-  return enqueue(s, [=] { return run(*f, values, groups, threads, shared); });
+  return enqueue(s, [=] { return run(*f, values, groups, threads, shared, at_once); });
+}
+int cuLaunchKernel(
+    Function *f, unsigned groups, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
+    unsigned shared, Stream *s, void **given, void **) {
+  return launch(f, groups, y, z, threads, ty, tz, shared, s, given, false);
+}
+int cuLaunchCooperativeKernel(
+    Function *f, unsigned groups, unsigned y, unsigned z, unsigned threads, unsigned ty, unsigned tz,
+    unsigned shared, Stream *s, void **given) {
+  return launch(f, groups, y, z, threads, ty, tz, shared, s, given, true);
 }
 }

@@ -1,7 +1,7 @@
 // CUDA C of Jangin's kernels on the CPU. The work-items of a group are fibers, which __syncthreads() switches.
 //
 // The compiler of tests/cuda/mock/nvrtc.cpp includes this before a kernel's text, and puts LAUNCHABLE(name)
-// behind it. Groups run one after the other. ORDER decides in which order, for groups and for work-items:
+// behind it. Groups run one after the other, or in turns if they may wait for one another. ORDER decides in which order, for groups and for work-items:
 // 0 by their numbers, else drawn by that number as a seed, anew between any two barriers. An instruction that
 // all lanes of a warp execute together (.sync.aligned) waits for the warp's 32 work-items.
 #pragma once
@@ -88,9 +88,9 @@ extern "C" char __stop_shim_shared[] __attribute__((weak));
 
 namespace shim {
 enum { STACK = 256 << 10 };
-enum Waits { NOT, FOR_GROUP, FOR_WARP };
+enum Waits { NOT, FOR_GROUP, FOR_WARP, FOR_OTHERS };
 struct Fiber { ucontext_t first; jmp_buf at; char *stack; bool begun, done; Waits waits; };
-static Fiber fibers[1024];
+static Fiber only[1024], *fibers = only;  // of the group that runs
 static jmp_buf scheduler;
 static ucontext_t origin;
 static int current;
@@ -100,10 +100,12 @@ static unsigned asked;  // bytes of shared memory that the launch asks for
 static int size;  // work-items of a group
 
 static int copying[1024];  // copies of each that haven't arrived
+static unsigned moves;  // ends, and waits for other than groups
 static void begin() {
   work();
   if (copying[current]) __builtin_trap();  // it ends before its copies
   fibers[current].done = true;
+  ++moves;
   _longjmp(scheduler, 1);
 }
 static void go(int n) {
@@ -117,6 +119,7 @@ static void go(int n) {
   swapcontext(&origin, &f.first);
 }
 static void wait(Waits what) {
+  moves += what != FOR_OTHERS;
   fibers[current].waits = what;
   if (!_setjmp(fibers[current].at)) _longjmp(scheduler, 1);
 }
@@ -163,21 +166,69 @@ static bool warps(int threads, unsigned *order, unsigned *seed) {
   }
   return false;
 }
-// Runs a group. All its work-items must end between the same barriers.
+static bool for_others(int n) { return !fibers[n].done && fibers[n].waits == FOR_OTHERS; }
+// Runs a group up to its next barrier, its end, or to where work-items wait for other groups. Only these go on
+// next time. All its work-items must end between the same barriers. Returns those that are left, -1 if uneven.
+static int advance(int threads, unsigned *seed, bool *waits) {
+  unsigned order[1024];
+  draw(order, threads, seed);
+  bool some = false;
+  for (int n = 0; n < threads; ++n) some |= for_others(n);
+  for (int n = 0; n < threads; ++n)
+    if (!fibers[order[n]].done && (!some || for_others(order[n]))) go(order[n]);
+  if (warps(threads, order, seed)) return -1;
+  int left = *waits = 0;
+  for (int n = 0; n < threads; ++n) left += !fibers[n].done, *waits |= for_others(n);
+  return *waits || !left || left == threads ? left : -1;
+}
+static size_t shared_size() { return __start_shim_shared ? __stop_shim_shared - __start_shim_shared : 0; }
 static void group(int threads, unsigned *seed) {
-  if (__start_shim_shared) memset(__start_shim_shared, 0xff, __stop_shim_shared - __start_shim_shared);
+  memset(__start_shim_shared, 0xff, shared_size());
   prepare(threads);
   size = threads;
-  unsigned order[1024];
-  for (int left = threads; left;) {
-    draw(order, threads, seed);
-    const int before = left;
-    for (int n = 0; n < threads; ++n) if (!fibers[order[n]].done) go(order[n]);
-    if (warps(threads, order, seed)) { uneven = true; return; }
-    left = 0;
-    for (int n = 0; n < threads; ++n) left += !fibers[n].done;
-    if (left && left != before) { uneven = true; return; }
+  bool waits = false;
+  for (int left = threads; left && !uneven;) {
+    left = advance(threads, seed, &waits);
+    uneven = left < 0 || waits;  // no other group runs beside it
   }
+}
+// Runs all groups in turns. They may wait for one another. It is an error if all wait.
+static void together(unsigned groups, int threads, unsigned *numbers, unsigned *seed) {
+  Fiber **of = (Fiber **)malloc(groups * sizeof *of);
+  char *memory = (char *)malloc(groups * shared_size() + 1);
+  bool *done = (bool *)calloc(groups, 1);
+  memset(memory, 0xff, groups * shared_size());
+  size = threads;
+  for (unsigned n = 0; n < groups; ++n) {
+    fibers = of[n] = (Fiber *)calloc(threads, sizeof(Fiber));
+    prepare(threads);
+  }
+  unsigned live = groups;
+  for (int idle = 0; live && idle < 2 && !uneven;) {
+    ++idle;
+    draw(numbers, groups, seed);
+    for (unsigned i = 0; i < groups && !uneven; ++i) {
+      const unsigned n = numbers[i];
+      if (done[n]) continue;
+      bool waits;
+      fibers = of[n], blockIdx.x = n;
+      memcpy(__start_shim_shared, memory + n * shared_size(), shared_size());
+      int left;
+      const unsigned before = moves;
+      do left = advance(threads, seed, &waits); while (left > 0 && !waits);  // as far as it gets alone
+      memcpy(memory + n * shared_size(), __start_shim_shared, shared_size());
+      if (moves != before) idle = 0;
+      uneven = left < 0;
+      if (!left) done[n] = true, --live;
+    }
+  }
+  uneven |= live > 0;
+  for (unsigned n = 0; n < groups; ++n) {
+    for (int i = 0; i < threads; ++i) free(of[n][i].stack);
+    free(of[n]);
+  }
+  fibers = only;
+  free(of), free(memory), free(done);
 }
 
 template <size_t... I> struct Numbers {};
@@ -190,17 +241,18 @@ template <class... A, size_t... I> static void call(void (*kernel)(A...), void *
   with = given;
   work = [] { of(*(A *)with[I]...); };
 }
-// 0, or 1 if some work-items ended while others waited at a barrier.
+// 0, or 1 if some work-items ended while others waited at a barrier, or all wait. `at_once`: a cooperative launch.
 template <class... A>
 static int launch(void (*kernel)(A...), void **given, unsigned groups, unsigned threads, unsigned order,
-                  unsigned shared) {
+                  unsigned shared, bool at_once) {
   asked = shared;
   call(kernel, given, typename Below<sizeof...(A)>::T());
   unsigned *numbers = (unsigned *)malloc(groups * sizeof *numbers);
   draw(numbers, groups, &order);
   gridDim.x = groups;
   uneven = false;
-  for (unsigned n = 0; n < groups; ++n) { blockIdx.x = numbers[n]; group(threads, &order); }
+  if (at_once) together(groups, threads, numbers, &order);
+  else for (unsigned n = 0; n < groups; ++n) { blockIdx.x = numbers[n]; group(threads, &order); }
   free(numbers);
   return uneven;
 }
@@ -208,6 +260,7 @@ template <class... A> static unsigned arguments(void (*)(A...)) { return sizeof.
 }  // namespace shim
 
 static void __syncthreads() { shim::wait(shim::FOR_GROUP); }
+#define OTHERS_GO_ON() shim::wait(shim::FOR_OTHERS)
 // "identical to __syncthreads() with the additional feature that it evaluates predicate for all threads of the
 // block and returns non-zero if and only if predicate evaluates to non-zero for any of them."
 static int __syncthreads_or(int predicate) {
@@ -426,6 +479,7 @@ template <int N, bool TRANS, class T> static void load_matrices(T *to, const T *
   if (shim::asked < bytes) __builtin_trap()
 
 #define LAUNCHABLE(name) \
-  extern "C" int name##_launch(void **given, unsigned groups, unsigned threads, unsigned order, unsigned shared) { \
-    return shim::launch(name, given, groups, threads, order, shared); } \
+  extern "C" int name##_launch(void **given, unsigned groups, unsigned threads, unsigned order, unsigned shared, \
+                               bool at_once) { \
+    return shim::launch(name, given, groups, threads, order, shared, at_once); } \
   extern "C" unsigned name##_arguments() { return shim::arguments(name); }
