@@ -52,7 +52,7 @@ from cuda_bars import reading
 from cuda_peers import REPEATS, ours_on_device, run_seconds, torch_network, torch_product
 from cuda_place import TF32, Place, Prepared, compiled, without_models
 from cuda_training import training_error, training_time
-from gpu_networks import NETWORKS, feeds, product, product_of_bytes, windows
+from gpu_networks import BYTES, NETWORKS, feeds, product, product_of_bytes, windows
 from sections import Section, Table
 
 from jangin.runtime.devices.cuda_devices import Found, select
@@ -109,14 +109,14 @@ def third_part(small: bool) -> dict[str, Job]:
     for name, batch in (("resnet50", 64), ("bert", 32)):
         some = min(batch, 2) if small else batch
         made[f"training/{name}/{batch}"] = partial(training_time, name=name, batch=some, small=small)
-    kinds = ("bfloat16", "float32", "float16")
+    kinds = ("bfloat16", "float32", "float16", TF32)
     for name, _ in BATCHES:
         for kind in kinds:
             made[f"errors/{name}/{kind}"] = partial(network_error, name=name, kind=kind, small=small)
-    for kind in kinds:
+    for kind in (*kinds, BYTES):
         made |= timed_networks(BATCHES, kind, small)
     for size in (33,) if small else (2048, 512, 256, 8192):
-        for kind in (*kinds, TF32):
+        for kind in kinds:
             made[f"products/{size}/{kind}"] = partial(product_time, kind=kind, size=size)
     earlier = {*first_part(small), *second_part(small)}
     return {name: job for name, job in made.items() if name not in earlier}
@@ -150,6 +150,7 @@ def typed(kind: str) -> str:
 
 def network(name: str, kind: str, batch: int, small: bool) -> onnx.ModelProto:
     """Return one of the networks. Small ones have one layer, or few pixels."""
+    kind = typed(kind)
     if not small:
         return NETWORKS[name](kind, batch)
     if name in ("bert", "gpt2"):

@@ -86,11 +86,12 @@ def torch_network(name: str, batch: int, kind: str, small: bool, compiled: bool)
     """Measure a network in PyTorch as one CUDA graph, eager or by torch.compile. The input is on the device,
     and the wait for the result counts."""
     torch = torch_with_cuda()
-    if torch is None:
-        return {"absent": "PyTorch with CUDA"}
+    if torch is None or kind == "int8":
+        return {"absent": "PyTorch with CUDA" if torch is None else "PyTorch's network of bytes"}
     try:
         net, x = module(torch, name, batch, small)
-        dtype = getattr(torch, kind)
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = kind == "tf32"
+        dtype = getattr(torch, "float32" if kind == "tf32" else kind)
         net = net.eval().cuda().to(dtype)
         x = x.cuda().to(dtype) if x.dtype.is_floating_point else x.cuda()
         with torch.inference_mode():

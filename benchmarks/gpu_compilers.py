@@ -19,7 +19,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from jangin.compiler.pipeline import plan_model
 from jangin.options import Options
 from jangin.runtime.threads import default_threads
 from jangin.targets.gpu import Gpu
-from jangin.targets.opencl import ROWS
+from jangin.targets.opencl import INTEL_SUMS, ROWS
 from jangin.targets.target import Target
 
 NAME = "gpu_compilers"
@@ -53,17 +53,17 @@ class Counted:
     spilled: int
 
 
-def target(features: str = "") -> Target:
+def target(gpu: Gpu = GPU, features: str = "") -> Target:
     identity = "gpu/any/" + features
     return Target(
-        "opencl:0", "opencl", identity, features, ROWS, GPU, backend="opencl", device="opencl",
+        "opencl:0", "opencl", identity, features, ROWS, gpu, backend="opencl", device="opencl",
         outputs=("jgn",),
     )  # fmt: skip
 
 
-def sources(network: str) -> list[str]:
+def sources(network: str, gpu: Gpu) -> list[str]:
     """Return the OpenCL C of each distinct kernel of a network."""
-    on = target()
+    on = target(gpu)
     plans = plan_model(NETWORKS[network]("float32"), Options(on)).plans
     return [source(func, on) for plan in plans for func in plan.kernels.values()]
 
@@ -94,9 +94,9 @@ def intel(text: str, ocloc: str) -> Counted:
     return Counted(0, int(spilled[1]) if spilled else 0)
 
 
-def row(network: str, compiler: str, count: Callable[[str], Counted]) -> list[str]:
+def row(network: str, compiler: str, gpu: Gpu, count: Callable[[str], Counted]) -> list[str]:
     with ThreadPoolExecutor(default_threads()) as pool:
-        found = [*pool.map(count, sources(network))]
+        found = [*pool.map(count, sources(network, gpu))]
     registers = sorted(k.registers for k in found)
     told = f"{registers[0]} / {statistics.median_low(registers)} / {registers[-1]}" if registers[-1] else ""
     wrong = [k.spilled for k in found if k.spilled]
@@ -118,13 +118,15 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--ocloc", default=shutil.which("ocloc"), help="Intel's compiler, if not installed")
     args = parser.parse_args()
-    compilers = {f"LLVM, {name}": partial(amd, processor=name) for name in AMD}
+    compilers: dict[str, tuple[Gpu, Callable[[str], Counted]]] = {
+        f"LLVM, {name}": (GPU, partial(amd, processor=name)) for name in AMD
+    }
     if args.ocloc:
-        compilers[f"ocloc, {INTEL}"] = partial(intel, ocloc=args.ocloc)
+        compilers[f"ocloc, {INTEL}"] = replace(GPU, sums=INTEL_SUMS), partial(intel, ocloc=args.ocloc)
     rows = {tuple(r[:2]): r for r in rows_of(NAME)}
     for network in args.networks:
-        for compiler, count in compilers.items():
-            made = row(network, compiler, count)
+        for compiler, (gpu, count) in compilers.items():
+            made = row(network, compiler, gpu, count)
             rows[tuple(made[:2])] = made
             print(" | ".join(made), flush=True)
             if args.save:

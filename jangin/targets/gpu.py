@@ -35,6 +35,8 @@ class Gpu(Machine):
     groups = True
     vector_bytes: int = VECTOR
     """Bytes of the widest load of one work-item."""
+    sums: int = REGISTERS
+    """Sums of a product that a work-item keeps in registers at most."""
     registers: int = REGISTERS
     """4-byte values that a work-item may keep in registers without lowering the occupancy."""
     winograd: WinogradFigures = field(

@@ -26,6 +26,9 @@ UNKNOWN = 1000
 all estimates alike."""
 WIDE, MANY = 64, 32
 """Bytes of a vector, and vector registers, of processors with AVX-512."""
+INTEL_SUMS = 32
+"""Sums of a work-item on Intel's GPUs. A thread has 128 registers of 32 bytes: 64 numbers for each of 16
+work-items (Intel's OpenCL developer guide). With 64 sums, the compiler spills three to five registers."""
 FILLED = MappingProxyType({"Intel(R) OpenCL": 28})
 """Registers that a platform's compiler fills before it spills, if not all. Intel's moves loads up."""
 
@@ -67,4 +70,5 @@ def _processor(device: Found) -> Processor:
 
 def _gpu(device: Found) -> Gpu:
     clock = 1e6 * (device.clock or UNKNOWN)
-    return Gpu(clock=clock, units=device.units, group=device.group, shared=device.local)
+    sums = INTEL_SUMS if "intel" in device.platform.lower() else Gpu.sums
+    return Gpu(clock=clock, units=device.units, group=device.group, shared=device.local, sums=sums)

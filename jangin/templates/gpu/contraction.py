@@ -122,7 +122,7 @@ class Contraction(Template):
 
     def space(self) -> Sequence[Params]:
         choices = []
-        for ty, tx, tm, tn in TILES:
+        for ty, tx, tm, tn in (tile for tile in TILES if tile[2] * tile[3] <= self.gpu.sums):
             for bk in DEPTHS:
                 shared = bk * ((ty * tm + tx * tn) * self.element + 2 * BANKS)
                 if ty * tx <= self.gpu.group and shared <= self.gpu.shared:
