@@ -28,8 +28,8 @@ over three times as long, which hardly any use allows."""
 TRIES = 10
 """Plans that are made of one model at most. Each takes a second or two."""
 FEW, LITTLE, WORTH = 4, 0.01, 0.9
-"""Most patches that nobody asked for, their most additional operations as a share of the model's, and the
-most of the arena that they may still take. The additional time is less than two compilers differ by."""
+"""Limits of patches that nobody asked for: their number, their additional operations as a share of the
+model's, and the share of the arena that they take. The time is less than two compilers differ by."""
 MOST_TRIED = 0.1
 """Most additional operations of such patches as a share of those of the layers in patches. With more, these
 layers would have to be under a tenth of the model."""

@@ -53,5 +53,5 @@ WASM32_RELAXED = replace(
     WASM32, name="wasm32-relaxed", features=f"{WASM32.features},+relaxed-simd", rows=(*RELAXED, *WASM)
 )
 """WebAssembly with Relaxed SIMD. Floats may differ from machine to machine in their last bits, because some
-fuse multiply-adds. Integers are the same everywhere: the dot product of bytes isn't used, because it is exact
+fuse multiply-adds. Integers are the same everywhere. The dot product of bytes isn't used: it is exact
 only if one operand has 7 bits, and int8 models have no such operand."""
