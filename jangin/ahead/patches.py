@@ -28,8 +28,8 @@ over three times as long, which hardly any use allows."""
 TRIES = 10
 """Plans that are made of one model at most. Each takes a second or two."""
 FEW, LITTLE, WORTH = 4, 0.01, 0.9
-"""Limits of patches that nobody asked for: their number, their additional operations as a share of the
-model's, and the share of the arena that they take. The time is less than two compilers differ by."""
+"""Most patches that nobody asked for. Their additional operations are at most the second share of the
+model's. They take at most the third share of the arena. The time is less than two compilers differ by."""
 MOST_TRIED = 0.1
 """Most additional operations of such patches as a share of those of the layers in patches. With more, these
 layers would have to be under a tenth of the model."""
