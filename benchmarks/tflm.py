@@ -64,7 +64,7 @@ NOTE = (
     "`python benchmarks/tflm.py FOLDER --keep`: whole programs for a Cortex-M4, Jangin's and that of "
     "tflite-micro 90b983c with CMSIS-NN 99f736a, both by gcc 12.2. Flash and RAM are the linker's, RAM "
     "without the stack. QEMU counts the instructions of a run, and the cycles are estimates. The share is "
-    "that of the other program's instructions."
+    "that of the other program's instructions. Results that differ do so by one step of their scale."
 )
 MAIN = """#include "tensorflow/lite/micro/kernels/add.h"
 #include "tensorflow/lite/micro/kernels/conv.h"
