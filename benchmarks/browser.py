@@ -4,8 +4,9 @@
     python benchmarks/browser.py --npm FOLDER/node_modules [--peers TensorFlow.js] [--models minilm] [--keep]
 
 Each engine first loads a model in a browser of its own, with an empty profile. `first result` is the time
-from the import of the engine to the end of the first run. `memory` is what the browser's processes then hold,
-and memory that they share counts once. "With WebAssembly" is a package that computes by WebAssembly until its
+from the import of the engine to the end of the first run. `memory` is what the browser's processes hold after
+the first run in another browser, apart from the browser's own files. Memory that they share counts once. A
+busy machine doesn't change it. "With WebAssembly" is a package that computes by WebAssembly until its
 shaders are compiled. Then a page loads Jangin and a peer, and runs them in turns. TensorFlow.js runs the
 layers that browser_layers.py makes of a model.
 
@@ -169,12 +170,13 @@ def _descendants(pid: int) -> list[int]:
 
 
 def _held(pid: int) -> int:
-    """Return the bytes that a process holds (Linux). Its share of shared memory counts."""
+    """Return the bytes that a process holds (Linux). Its share of shared memory counts. The program's files
+    don't, because other browsers on the machine would share them."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:  # it has ended
         return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
 
 
 def packed(model: Model, folder: Path, npm: Path) -> None:
@@ -242,13 +244,14 @@ class Measuring:
         self.path = folder / "said.json"
         self.said: dict[str, Any] = json.loads(self.path.read_text()) if self.path.exists() else {}
         wanted = [OURS, SOON, *peers, *(f"turns with {peer}" for peer in peers)]
+        wanted += [f"memory of {engine}" for engine in (OURS, *peers)]
         self.left = [name for name in wanted if name not in self.said]
 
     def measure(self) -> None:
         """Make the next measurement, and keep it."""
         name = self.left.pop(0)
-        before, _, peer = name.partition("turns with ")
-        engines = [OURS, peer] if peer else [before]
+        engine, _, peer = name.removeprefix("memory of ").partition("turns with ")
+        engines = [OURS, peer] if peer else [engine]
         found = ask(self.folder, engines, self.turns if peer else 0)
         if peer:
             found["far"] = distance(found[OURS], found[peer])
@@ -259,7 +262,7 @@ class Measuring:
         turns = self.said[f"turns with {peer}"]
         times = [float(np.median(turns[engine]["times"])) for engine in (OURS, peer)]
         began = [self.said[engine][engine]["first"] / 1e3 for engine in (OURS, peer, SOON)]
-        held = [self.said[engine]["memory"] / 1e6 for engine in (OURS, peer)]
+        held = [self.said[f"memory of {engine}"]["memory"] / 1e6 for engine in (OURS, peer)]
         return [
             self.model.title, *(f"{t:.0f} ms" for t in times), f"{times[1] / times[0]:.2f}×",
             *(f"{t:.1f} s" for t in began[:2]), f"{began[1] / began[0]:.2f}×", f"{began[2]:.1f} s",

@@ -25,6 +25,7 @@ from jangin.ahead.wasm import is_wasm, loader, wasm_module
 from jangin.ahead.wasm_workers import worker
 from jangin.ahead.web import web_files
 from jangin.ahead.web_candidates import ways
+from jangin.ahead.web_shards import sharded
 from jangin.compiler.cases import cases, loaded, with_uneven
 from jangin.compiler.pipeline import lowered_plan
 from jangin.compiler.request import with_winners
@@ -74,8 +75,13 @@ class Emitted:
         """The bytes of memory that is kept from run to run."""
         return 0 if self.model.state is None else self.model.state.size
 
-    def extended(self, api: Collection[str], package: str) -> Emitted:
-        """Return this with declarations for other languages, and with a package's files."""
+    def extended(self, api: Collection[str], package: str, shards: int | None = None) -> Emitted:
+        """Return this with declarations for other languages, and with a package's files. The weights of a
+        package for WebGPU are divided into files of at most `shards` bytes."""
+        if shards is not None:
+            if f"{self.model.prefix}.wgsl" not in self.files:
+                raise ValueError("shards= is for the kind 'web'")
+            return replace(self, files=sharded(self.files, self.model.prefix, shards))
         texts: dict[str, str] = {}
         for name in api:
             texts |= APIS[name](self.model)
@@ -103,6 +109,7 @@ def emit(
     package: str = "",
     ram: int | None = None,
     candidates: bool = False,
+    shards: int | None = None,
     progress: Progress | None = None,
     **given: Unpack[Common],
 ) -> Emitted:
@@ -120,7 +127,8 @@ def emit(
     thread may take, with 1 KB of stack and without inputs and outputs. The first layers run patch by patch if
     the model takes more. Without `ram`, they do so for microcontrollers if this saves a tenth of the memory
     for at most 1 % more operations. With `candidates`, a package for WebGPU has other schedules of its
-    kernels, which `load({tune: true})` measures. The other arguments mean the same as for `jangin.build`.
+    kernels, which `load({tune: true})` measures. Its weights are in files of at most `shards` bytes, which it
+    checks by their digests. The other arguments mean the same as for `jangin.build`.
     Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or
     kind is unknown, if a library is to be called, or if the model takes more than `ram`. Raises LinkError if
     nothing here can link."""
@@ -130,7 +138,7 @@ def emit(
     options = Options(target, shapes, 1, **given)
     check_extras(options, kind, api, package)
     made = emit_by(options, model, kind, name, constants, progress, ram, candidates=candidates)
-    return made.extended(api, package)
+    return made.extended(api, package, shards)
 
 
 def check_extras(options: Options, kind: str, api: Collection[str], package: str) -> None:

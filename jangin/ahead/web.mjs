@@ -14,6 +14,8 @@ const FALLBACK = "<FALLBACK>";
 /* The module with candidates for the kernels, or "" if the package has none. */
 const TUNING = "<TUNING>";
 const IN_RANGE = 0x7fffffffffffffffn;
+/* The files of the weights, each with its bytes and its SHA-256, or null if <P>.bin has all. */
+const SHARDS = null;
 const padded = (bytes) => Math.max(4, Math.ceil(bytes / 4) * 4);
 
 async function fetched(name) {
@@ -22,6 +24,24 @@ async function fetched(name) {
   const response = await fetch(url);
   if (!response.ok) throw new Error(`${url}: ${response.status} ${response.statusText}`);
   return response;
+}
+
+/* The contents of files that are read at once, one after the other. Each must have its bytes and its digest. */
+async function joined(shards) {
+  const whole = new Uint8Array(shards.reduce((all, [, bytes]) => all + bytes, 0));
+  let end = 0;
+  await Promise.all(shards.map(async ([name, bytes, digest]) => {
+    const at = end;
+    end += bytes;
+    const piece = new Uint8Array(await (await fetched(name)).arrayBuffer());
+    const found = new Uint8Array(await crypto.subtle.digest("SHA-256", piece));
+    const is = Array.from(found, (n) => n.toString(16).padStart(2, "0")).join("");
+    if (piece.length !== bytes || is !== digest) {
+      throw new Error(`${name} is damaged: it has ${piece.length} bytes and the SHA-256 ${is}`);
+    }
+    whole.set(piece, at);
+  }));
+  return whole;
 }
 
 /* What the model needs beyond the limits that each device has. */
@@ -86,7 +106,7 @@ async function onGpu({ device, code, weights, tune }) {
   const model = new Model(device);
   await model.prepare(
     Promise.resolve(code ?? fetched("<P>.wgsl").then((r) => r.text())),
-    Promise.resolve(weights ?? fetched("<P>.bin").then((r) => r.arrayBuffer())),
+    Promise.resolve(weights ?? (SHARDS ? joined(SHARDS) : fetched("<P>.bin").then((r) => r.arrayBuffer()))),
   );
   if (TUNING && tune !== false) {
     const { tuned } = await import(new URL(TUNING, import.meta.url).href);

@@ -58,12 +58,12 @@ def _refuse_for_code(*of_files: object) -> None:
         raise typer.BadParameter("--timings, --sign and --encrypt are for --emit jgn")
 
 
-def _need_emit(candidates: bool, *of_code: str) -> None:
+def _need_emit(for_web: bool, *of_code: str) -> None:
     """Refuse options that only files of emitted code take."""
     if any(of_code):
         raise typer.BadParameter("--api, --package and --ram are for --emit c, object or shared")
-    if candidates:
-        raise typer.BadParameter("--candidates is for --emit web")
+    if for_web:
+        raise typer.BadParameter("--candidates and --shards are for --emit web")
 
 
 @command
@@ -106,6 +106,9 @@ def compile_command(
             "--candidates", help="With --emit web: more kernels, which load({tune: true}) measures."
         ),
     ] = False,
+    shards: Annotated[
+        str, typer.Option(metavar="SIZE", help="With --emit web: weights in files of at most this size.")
+    ] = "",
     force: Annotated[bool, typer.Option("--force", help="With --emit: replace files in the folder.")] = False,
     timings: Annotated[
         bool, typer.Option("--timings", help="Compile from nothing, and say where the time goes.")
@@ -136,10 +139,10 @@ def compile_command(
             warnings.warn("--weights after compile is called --constants now", DeprecationWarning, 1)
         emit_files(
             model, context.obj, output, shape or [], target, emit, name, weights or constants, force,
-            kv_cache, activations, api, package, ram, candidates,
+            kv_cache, activations, api, package, ram, candidates, shards,
         )  # fmt: skip
         return
-    _need_emit(candidates, api, package, ram)
+    _need_emit(candidates or bool(shards), api, package, ram)
     from jangin.commands.run import compile_file
 
     if output.is_dir():

@@ -24,11 +24,11 @@ from jangin.commands.common import (
 def emit_files(
     model: Path, settings: Settings, folder: Path, shapes: Sequence[str], target: str | None, kind: str,
     name: str, constants: str, force: bool, kept: str, activations: str, api: str, package: str,
-    ram: str = "", candidates: bool = False,
+    ram: str = "", candidates: bool = False, shards: str = "",
 ) -> None:  # fmt: skip
     """Compile a model ahead of time, print its memory use, and write its files to a folder. Raises
     FileExistsError for existing files unless `force`. For `kept` and `activations` see `formats_of`, for
-    `api`, with commas between languages, `package`, `ram` and `candidates` see `emit`."""
+    `api`, with commas between languages, `package`, `ram`, `candidates` and `shards` see `emit`."""
     if model.suffix == ".jgn":
         raise ValueError(f"{model} is compiled already: --emit {kind} needs the model it was made of")
     check_output(folder, model)
@@ -42,7 +42,7 @@ def emit_files(
             options, model, kind, name, constants, tell, parse_bytes("--ram", ram) if ram else None,
             candidates=candidates,
         )  # fmt: skip
-    emission = emission.extended(languages, package)
+    emission = emission.extended(languages, package, parse_bytes("--shards", shards) if shards else None)
     console = terminal()
     console.print(summary(emission))
     emission.save(folder, force=force)
