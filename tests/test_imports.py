@@ -66,7 +66,7 @@ ALLOWED = {
     },
     "compiler.kernels": {
         "backends", "compiler.cache", "options", "ir", "libraries", "mapped", "passes", "runtime",
-        "targets", "templates",
+        "schedule", "targets", "templates",
     },
     "tune": {
         "compiler.build", "compiler.cache", "compiler.kernels", "compiler.plans", "options", "energy",

@@ -39,6 +39,30 @@ def test_unexplained_numbers_are_found(source: str, names: list[str]) -> None:
     assert [name for _, name in words.unexplained(source)] == names
 
 
+def test_each_catch_of_every_error_raises_or_has_a_reason() -> None:
+    found = [
+        f"{path.relative_to(words.ROOT)}:{line} catches every error: narrow it, or say why in a comment"
+        for path in words.files("jangin")
+        for line in words.unreasoned(path.read_text(encoding="utf-8"))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("handler", "lines"),
+    [
+        ("except Exception: pass", [3]),
+        ("except: pass", [3]),
+        ("except (OSError, BaseException) as e: x = e", [3]),
+        ("except Exception: pass  # the caller asks again", []),
+        ("except Exception: raise ValueError", []),
+        ("except OSError: pass", []),
+    ],
+)
+def test_catches_without_a_reason_are_found(handler: str, lines: list[int]) -> None:
+    assert [*words.unreasoned(f"try:\n    f()\n{handler}\n")] == lines
+
+
 @pytest.mark.parametrize(
     ("source", "fault"),
     [

@@ -82,6 +82,18 @@ def _is_number(statement: ast.Assign) -> bool:
     return all(isinstance(p, kinds) for p in parts) and all(numbers)
 
 
+def unreasoned(source: str) -> Iterator[int]:
+    """Yield the lines that catch every error, and neither raise one nor tell in a comment why."""
+    commented = {line for line, _ in comments(source)}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ExceptHandler):
+            kinds = {"Exception"} if node.type is None else {ast.unparse(n) for n in ast.walk(node.type)}
+            told = commented & {*range(node.lineno, (node.body[-1].end_lineno or 0) + 1)}
+            raises = any(isinstance(n, ast.Raise) for n in ast.walk(node))
+            if kinds & {"Exception", "BaseException"} and not told and not raises:
+                yield node.lineno
+
+
 def comments(source: str) -> Iterator[tuple[int, str]]:
     """Yield the first line and text of each comment. Consecutive lines of comment are one text."""
     start, last, lines = 0, -1, list[str]()

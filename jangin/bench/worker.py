@@ -60,7 +60,7 @@ def main() -> None:
     for line in sys.stdin:
         try:
             answer(_answered(engine, json.loads(line)))
-        except Exception as error:
+        except Exception as error:  # the process answers, and its caller raises
             answer({"error": _said(error), "absent": False})
 
 

@@ -213,7 +213,7 @@ class _Task:
         try:
             with _turns[0].compilation(self):
                 self.made = self._compiled()
-        except Exception as error:
+        except Exception as error:  # `wait` raises it for the caller
             self.error = error
         finally:
             self._done.set()
@@ -318,7 +318,7 @@ class Awaited(Called):
         except Exception:
             try:
                 executable = self.wait()
-            except Exception as error:
+            except Exception as error:  # the first answer failed too, and its error is raised
                 self._warn(error)
             if executable is None:
                 raise

@@ -173,7 +173,7 @@ class Session:
         def work() -> None:
             try:
                 results, error = self.run(output_names, input_feed, run_options), ""
-            except Exception as problem:
+            except Exception as problem:  # the callback gets it
                 results, error = [], str(problem)
             callback(results, user_data, error)
 

@@ -121,7 +121,7 @@ def shared(work: Callable[[T], None], blocks: Iterable[T], threads: int) -> None
             with np.errstate(all="ignore"):
                 while not errors and (block := _next(waiting)) is not None:
                     work(block)
-        except BaseException as error:
+        except BaseException as error:  # the thread that waits raises it
             errors.append(error)
 
     others = [Thread(target=drain) for _ in range(min(threads, len(waiting)) - 1)]

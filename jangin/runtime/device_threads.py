@@ -92,7 +92,7 @@ def _serve(jobs: SimpleQueue[Job | None], begun: LockType) -> None:
         del job
         try:
             later.set(work())
-        except BaseException as error:
+        except BaseException as error:  # whoever asks for the result gets it
             later.fail(error)
         # The results and inputs of a finished job aren't kept while the thread waits.
         del work, later

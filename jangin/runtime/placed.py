@@ -80,7 +80,7 @@ def _carry_out(
         record(exe.name, start, time.perf_counter())
         for result, array in zip(results, outputs, strict=True):
             result.set(array)
-    except BaseException as error:
+    except BaseException as error:  # whoever asks for a result gets it
         for result in results:
             if not result.done():
                 result.fail(error)

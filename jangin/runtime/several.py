@@ -222,7 +222,7 @@ class SeveralExecutable(Called, Loaded[SeveralArtifact]):
                         ended.set()
                         order.put(None)
                         return
-                    except BaseException as error:
+                    except BaseException as error:  # whoever asks for the result gets it
                         ended.set()
                         later.fail(error)
                         order.put(later)
@@ -231,7 +231,7 @@ class SeveralExecutable(Called, Loaded[SeveralArtifact]):
                     order.put(later)
                 try:
                     later.set(self._timed(device, item)[0])
-                except BaseException as error:
+                except BaseException as error:  # whoever asks for the result gets it
                     later.fail(error)
 
         running = [device.submit(partial(work, n)) for n, device in enumerate(self._devices)]

@@ -331,7 +331,7 @@ class TuningModel:
             self._race(kernel, [candidate])
         except EnergyError:
             raise
-        except Exception as error:
+        except Exception as error:  # a defective candidate may raise anything, and is told
             return [f"{kernel.report.name}, {candidate}: {type(error).__name__}: {error}"]
         return []
 

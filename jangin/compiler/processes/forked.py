@@ -214,7 +214,7 @@ def _work(pipe: Connection, spare: list[Connection]) -> list[int]:
 def _result(job: Callable[[], T]) -> tuple[T | None, Exception | None]:
     try:
         return job(), None
-    except Exception as error:
+    except Exception as error:  # the parent raises it
         return None, sendable(error)
 
 

@@ -167,7 +167,7 @@ def _compile(
             hand(caller, data, arrays)
     except ChildProcessError as error:
         caller.send(("failed", CompileError(starved(str(error)))))
-    except Exception as error:
+    except Exception as error:  # the caller raises it
         caller.send(("failed", sendable(error)))
     else:
         done.send(_Done(workers.running, *kernels.pickled()))

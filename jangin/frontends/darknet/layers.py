@@ -1,4 +1,4 @@
-"""What the sections of a cfg have in common: layers become nodes, weights become constants."""
+"""The common part of all sections of a cfg. Layers become nodes, and weights become constants."""
 
 from __future__ import annotations
 

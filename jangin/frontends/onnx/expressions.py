@@ -340,7 +340,7 @@ class _Space:
     def _spread(self, x: Name, places: Sequence[int | None]) -> Name:
         """Return the name of a tensor with its axes moved to their places in the stage. All other axes of the
         stage have size 1."""
-        order = sorted(range(len(places)), key=lambda i: -1 if places[i] is None else places[i])  # type: ignore
+        order = sorted(range(len(places)), key=lambda i: -1 if places[i] is None else places[i])  # type: ignore[arg-type, return-value]
         if order != sorted(order):
             x = self.writer.emit("Transpose", x, hint=self.hint, perm=order)
         rank, ones = len(self.axes), sum(p is None for p in places)
