@@ -64,7 +64,7 @@ class Panel:
 
     @property
     def square(self) -> int:
-        """Rows and terms that are copied together."""
+        """The side of a square that is copied at once: so many rows, with so many terms each."""
         return 8 if self.rows % 8 == 0 else 4
 
 

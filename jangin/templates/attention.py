@@ -29,7 +29,8 @@ TILES = ((6, 2), (4, 3))
 MORE_TILES = ((12, 2), (8, 3))
 LANE_TILES = ((4, 2), (3, 3))
 MORE_LANE_TILES = ((7, 3), (5, 4))
-"""Register tiles if vectors of the rows' terms are in registers too, for 16 registers and for 32."""
+"""Register tiles if vectors of the rows' terms are in registers too, for 16 registers and for 32. The sums,
+one row of columns and the terms of a (7, 3) tile take 21 + 3 + 7 registers."""
 BLOCKS = (1, 2, 4)
 """Divisors to try: the scores of a block of rows fill half the L2 cache divided by one of these."""
 PACK = 1.5

@@ -91,7 +91,8 @@ PACKING = 4
 """A panel that each task packs itself is read at the L2 cache's rate divided by this. Its elements lie far
 apart, and they are written once more."""
 IN_PLACE = 8
-"""Most rows for which weights of 16 bits are widened at each multiplication."""
+"""Most rows for which weights of 16 bits are widened at each multiplication. They fit in one or two register
+tiles, so a widened panel would be read once or twice. It is an estimate."""
 WIDENED = 0.5
 """Cycles to widen a vector of a panel and to store it, while multiply-adds run. It is an estimate that only
 orders candidates, which tuning measures."""

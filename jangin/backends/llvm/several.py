@@ -136,7 +136,7 @@ class SeveralLoads:
 
 
 def end_blocks(module: str) -> str:
-    """Return a module's text, in which blocks end at fences."""
+    """Return a module's text with its blocks divided at the fences, over which LLVM moves no load."""
     return "\ndefine ".join(map(_end_blocks, module.split("\ndefine ")))
 
 

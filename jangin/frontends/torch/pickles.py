@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from jangin.frontends.format import Contents
 
 HEAD = 1 << 24
-"""At most this many bytes of a pickle are examined. The first imports are before the tensors."""
+"""At most this many bytes of a pickle are examined, an estimate. The first imports are before the tensors."""
 PICKLES = 5
 """At most this many pickles in a file are examined. Old files begin with four small ones (magic number,
 protocol, system and the object)."""
