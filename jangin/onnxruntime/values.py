@@ -27,7 +27,7 @@ class OrtValue:
 
     def __init__(self, ortvalue: OrtValue, numpy_obj: Array | None = None, session: Any = None) -> None:
         if not isinstance(ortvalue, OrtValue):
-            raise ValueError(f"an OrtValue is made of an OrtValue, not of {type(ortvalue).__name__}")
+            raise ValueError(f"not an OrtValue but {type(ortvalue).__name__}: use ortvalue_from_numpy")
         self._value = ortvalue._value
 
     @classmethod

@@ -283,10 +283,10 @@ def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -
     low, top = (int(end(forest.feature, initial=0)) for end in (np.min, np.max))
     if low < 0 or (isinstance(width, Const) and top >= width.value) or top >= MAX_SIZE:
         raise CompileError(f"the trees test feature {min(low, 0) or top}, but {x} has {width}")
-    wrong = (forest.target < 0) | (forest.target >= targets)
-    if aggregate not in AGGREGATES or wrong.any():
-        ids = np.unique(forest.target)[:9].tolist()
-        raise CompileError(f"aggregate {aggregate!r} of targets {ids} of {targets} is not defined")
+    if aggregate not in AGGREGATES:
+        raise CompileError(f"the trees' aggregate {aggregate!r} is none of {', '.join(AGGREGATES)}")
+    if (wrong := forest.target[(forest.target < 0) | (forest.target >= targets)]).size:
+        raise CompileError(f"a leaf of the trees is for target {wrong[0]}, and there are {targets} targets")
     tables = _tables(forest, x.dtype)
     inputs = [x, *(b.const(a) for a in tables.values())]
     if b.layers:

@@ -188,6 +188,6 @@ def test_what_is_wrong_with_trees_is_said() -> None:
     refused("nodes_values has 2 entries for 3 nodes", nodes_values=[0.0, 0.0])
     refused("nodes_modes has 2 entries for 3 nodes", nodes_modes=["LEAF", "LEAF"])
     refused(r"target_\* have different numbers of entries", target_ids=[0, 0])
-    refused("aggregate 'SUM' of targets .9. of 1 is not", target_ids=[9])
+    refused("a leaf of the trees is for target 9, and there are 1 targets", target_ids=[9])
     for feature in (FEATURES, -1, 1 << 40):
         refused(f"test feature {feature}, but", nodes_featureids=[feature, 0, 0])
