@@ -28,7 +28,7 @@ import pandas as pd
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
-from jangin.batches.api import _compiled
+from jangin.batches.api import _compiled, _rows
 from jangin.batches.asked import Asked
 from jangin.options import Options
 from jangin.runtime.compiled import signature
@@ -36,9 +36,9 @@ from jangin.runtime.frames import Columns
 from jangin.runtime.rows import Sent
 from jangin.study.quiet import quiet
 
-COLUMNS, WIDTH, DEPTH = 16, 3072, 3
+COLUMNS, WIDTH, DEPTH = 16, 1536, 3
 """The columns of a row, and the size and number of the model's hidden layers."""
-ROWS, PARTS = 32_768, 16
+ROWS, PARTS = 131_072, 16
 TURNS = {"dask": 3, "ray": 2, "spark": 2}
 """The timed runs of each engine. The quickest counts, as the least disturbed one."""
 INPUTS = {"x": [f"c{n}" for n in range(COLUMNS)]}
@@ -200,7 +200,7 @@ def spark(made: Any) -> Iterator[Callable[[], float]]:
 def main() -> None:
     made = jangin.compile(model(), threads=1)
     artifact, data = _compiled(made, Options())
-    sent = Sent("perceptron", data, 32)
+    sent = Sent("perceptron", data, _rows(signature(artifact)[0]))
     columns = Asked(sent, tuple(signature(artifact)[1]), INPUTS, True, [], 1, 2).columns(INPUTS["x"])
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("engines", nargs="+", choices=TURNS)
