@@ -85,14 +85,17 @@ class Votes:
     answers: dict[str, Answer] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
     failures: int = 0
+    _agreeing: tuple[dict[str, Answer], dict[str, Answer]] = field(default=({}, {}), repr=False)
 
     @property
     def agreeing(self) -> dict[str, Answer]:
-        """The largest group of answers that all agree with one answer of the group."""
-        groups = [
-            {d: a for d, a in self.answers.items() if a.agrees(centre)} for centre in self.answers.values()
-        ]
-        return max(groups, key=len, default={})
+        """The largest group of answers that all agree with one answer of the group. It is found once for the
+        same answers, because comparing all pairs takes long if many devices have answered."""
+        if self._agreeing[0] != self.answers:
+            centres = self.answers.values()
+            groups = [{d: a for d, a in self.answers.items() if a.agrees(centre)} for centre in centres]
+            self._agreeing = {**self.answers}, max(groups, key=len, default={})
+        return self._agreeing[1]
 
     @property
     def open(self) -> bool:
@@ -128,9 +131,9 @@ class Votes:
     def best(self) -> tuple[str, float] | None:
         """Return the quickest candidate, and the median of its ratios. Every believed device must have found
         it quicker than the untuned candidate. Return None if there is none."""
-        winners = []
+        winners, believed = [], self.believed
         for candidate in self.job.candidates:
-            ratios = self._told(candidate, self.believed)
+            ratios = self._told(candidate, believed)
             told = [r for r in ratios if r is not None]
             if told and len(told) == len(ratios) and max(told) <= MARGIN:
                 winners.append((statistics.median(told), candidate))

@@ -192,3 +192,22 @@ def test_votes(figures: list[float | None], disputed: bool, counted: int) -> Non
 def test_a_winner_is_quicker_by_each_device() -> None:
     votes = Votes(Job("k", ("a",)), {"1": Answer((0.9,), 1.0), "2": Answer((1.0,), 1.0)})
     assert not votes.disputed and votes.best() is None and not votes.alone
+
+
+def test_answers_are_compared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator asks for a job's winner after each event, and many idle devices repeat a job."""
+    compared, agrees = [0], Answer.agrees
+
+    def counted(self: Answer, other: Answer) -> bool:
+        compared[0] += 1
+        return agrees(self, other)
+
+    monkeypatch.setattr(Answer, "agrees", counted)
+    votes = Votes(Job("k", tuple("abc")))
+    for n in range(20):
+        votes.answers[f"board {n}"] = Answer((0.9, 0.8, 1.0), 1.0)
+    for _ in range(5):
+        assert votes.best() == ("b", 0.8) and not votes.disputed and not votes.alone
+    assert compared[0] == 20 * 20
+    votes.answers["board 0"] = Answer((2.0, 2.0, 2.0), 1.0)
+    assert "board 0" not in votes.believed
