@@ -68,7 +68,7 @@ def _embedding_bag(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the sum (mode 0), mean (1) or maxima (2) of the rows of each bag. A bag begins at its offset.
     Indices that are `padding_idx` don't count. The bags of indices, their sizes, and the rows that have
-    the maxima are returned too."""
+    the maxima are returned too. As in PyTorch, sums don't count the sizes and may lack the bags."""
     starts = offsets[:-1] if include_last_offset else offsets
     bags, count = starts.shape[0], indices.shape[0]
     rows, kept = weight[indices], indices != padding_idx
@@ -82,14 +82,25 @@ def _embedding_bag(
         best = torch.where(kept[:, None] & (rows == most[bag]), places, count - 1)
         first = torch.full_like(most, count - 1, dtype=torch.int64)
         first = first.scatter_reduce(0, bag[:, None].expand(rows.shape), best, "amin")
-        return torch.where(sizes[:, None] > 0, most, 0), bag, sizes, indices[first] if count else first
+        filled = sizes[:, None] > 0
+        chosen = torch.where(filled, indices[first], 0) if count else torch.zeros_like(first)
+        return torch.where(filled, most, 0), bag, sizes, chosen
     rows = torch.where(kept[:, None], rows, 0)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights[:, None]
     total = rows.new_zeros((bags, rows.shape[1])).index_add(0, bag, rows)
     if mode == 1:
-        total = total / sizes.clamp(min=1).to(total.dtype)[:, None]
-    return total, bag, sizes, sizes
+        return total / sizes.clamp(min=1).to(total.dtype)[:, None], bag, sizes, sizes
+    unused = torch.zeros_like(sizes)
+    if _sums_without_bags(weight, per_sample_weights, padding_idx):
+        bag = bag[:0]
+    return total, bag, unused, unused
+
+
+def _sums_without_bags(weight: Tensor, per_sample_weights: Tensor | None, padding_idx: int) -> bool:
+    """Return whether PyTorch's CPU kernel sums bags directly, and then returns no bags of indices."""
+    plain = weight.dtype in (torch.float32, torch.float16) and weight.stride(1) == 1 and padding_idx < 0
+    return plain and (per_sample_weights is None or per_sample_weights.stride(0) == 1)
 
 
 TABLE: Mapping[Any, Callable[..., Any]] = {

@@ -59,11 +59,6 @@ class Case:
     wanted: Any
 
     @property
-    def results(self) -> Any:
-        """The results of PyTorch that are compared."""
-        return self.wanted[:1] if str(self.target) in FIRST_ONLY else self.wanted
-
-    @property
     def tensors(self) -> list[Any]:
         return [v for v in pytree.tree_leaves((self.args, self.kwargs)) if isinstance(v, torch.Tensor)]
 
@@ -96,7 +91,7 @@ class Case:
         call = graph.call_function(self.target, args, kwargs)
         call.meta["val"] = self.wanted
         if isinstance(self.wanted, (tuple, list)):
-            items = [(i, w) for i, w in enumerate(self.results) if w is not None]
+            items = [(i, w) for i, w in enumerate(self.wanted) if w is not None]
             outputs = [graph.call_function(operator.getitem, (call, i)) for i, _ in items]
             for node, (_, value) in zip(outputs, items, strict=True):
                 node.meta["val"] = value
@@ -114,7 +109,6 @@ class Case:
             given = dict(enumerate(flat)) | dict(zip(at, tensors, strict=True))
             args, kwargs = pytree.tree_unflatten(list(given.values()), spec)
             found = self.target(*args, **kwargs)
-            found = found[:1] if str(self.target) in FIRST_ONLY else found
             return [f for f in pytree.tree_leaves(found) if f is not None]
 
         made = make_fx(call, decomposition_table=TAKEN_APART, tracing_mode="fake")(*self.tensors)
@@ -130,7 +124,7 @@ class Case:
         feeds = self.feeds(traced)
         made = {n: tensor_of(a, torch_type(a.dtype)) for n, a in run(traced, feeds).items()}
         got = results_of(traced.outputs, made)
-        wanted = [w for w in pytree.tree_leaves(self.results) if w is not None]
+        wanted = [w for w in pytree.tree_leaves(self.wanted) if w is not None]
         for g, w in zip(got, wanted, strict=True):
             assert g.dtype == w.dtype and g.shape == w.shape, (
                 f"{g.dtype}{[*g.shape]}, not {w.dtype}{[*w.shape]}"
@@ -155,8 +149,6 @@ class Case:
 
 TIES = ("aten.topk.default", "aten.sort.default")
 """Operators that may return any of several equal elements."""
-FIRST_ONLY = ("aten._embedding_bag.default",)
-"""Operators whose further results are needed only for gradients."""
 UNSET = "aten.empty"
 """Operators whose elements are undefined."""
 

@@ -88,3 +88,18 @@ def test_bags_of_no_embeddings(mode: int) -> None:
         weight, none, torch.tensor([0, 0]), mode=mode
     )
     assert torch.equal(bags[0], torch.zeros(2, 5))
+
+
+@pytest.mark.parametrize("padding", [-1, 2])
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("mode", [0, 1, 2])
+def test_all_results_of_bags(mode: int, dtype: torch.dtype, last: bool, padding: int) -> None:
+    """The bags of indices, their sizes and the rows of the maxima are PyTorch's too, whether it has a direct
+    kernel or not."""
+    weight, indices = torch.randn(7, 5, dtype=dtype), torch.tensor([2, 0, 6, 2, 2, 1])
+    offsets = torch.tensor([0, 1, 1, 4, 6] if last else [0, 1, 1, 4])
+    operator = torch.ops.aten._embedding_bag.default
+    args = (weight, indices, offsets, False, mode, False, None, last, padding)
+    for ours, theirs in zip(composed.TABLE[operator](*args), operator(*args), strict=True):
+        torch.testing.assert_close(ours, theirs)
