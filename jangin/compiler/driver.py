@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from jangin.compiler.processes.interrupts import kept_interrupts
@@ -138,7 +139,8 @@ def compile_by(options: Options, model: Any, progress: Progress | None = None, *
             begin(name)
         from jangin.compiler import local
 
-        return local.compile(apart, model, options, progress, *example)
+        again = partial(compile_by, options, model, progress, *example)
+        return local.compile(apart, model, options, progress, *example, again=again)
 
 
 def _may_go_ahead(options: Options, model: Any, example: Sequence[Any]) -> bool:

@@ -121,8 +121,10 @@ def compile(
     example_inputs: Sequence[Any] | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
+    again: Callable[[], Any] | None = None,
 ) -> Any:
-    """Do what `driver.compile` does, in the process `apart` if it is given, else in this one."""
+    """Do what `driver.compile` does, in the process `apart` if it is given, else in this one. `again` does
+    the same for a live model, from the beginning."""
     hashed, live = None, None
     traced = example_inputs is not None or example_kwargs is not None or is_live(model)
     if not traced:
@@ -139,7 +141,10 @@ def compile(
         device = device_for(options.target, origin(options.asked))
 
     loaded = _made(partial(_ready, options, device), apart, model, options, progress, hashed)
-    return loaded if live is None else live.finished(loaded)
+    if live is None:
+        return loaded
+    assert again is not None, "a live model comes from the driver"
+    return live.finished(loaded, again)
 
 
 def _settled(model: ModelSource, options: Options) -> Options:

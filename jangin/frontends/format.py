@@ -7,7 +7,7 @@ loads."""
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
 from mmap import ACCESS_READ, mmap
@@ -158,9 +158,9 @@ class Prepared(Protocol):
     def model(self) -> ModelSource:
         """The model that is compiled."""
 
-    def finished(self, executable: Any) -> Any:
+    def finished(self, executable: Any, again: Callable[[], Any]) -> Any:
         """Return the object that the caller gets for the compiled `executable`. It is called like the live
-        model."""
+        model. `again()` compiles the live model once more, as after a change of its weights."""
 
 
 class Format(Protocol):

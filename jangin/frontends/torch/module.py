@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn, Self
 
 import numpy as np
@@ -83,6 +83,7 @@ class PreparedModule:
 
     def __init__(self, module: Any, example: Example) -> None:
         program = isinstance(module, ExportedProgram)
+        self.source = None if program or isinstance(module, torch.jit.ScriptModule) else module
         self.program = module if program else exported(module, example)
         self.traced: Traced = traced(self.program, _names(self.program, example))
         self.buffers = {} if program else dict(module.named_buffers())
@@ -91,8 +92,8 @@ class PreparedModule:
     def model(self) -> Any:
         return self.traced.model
 
-    def finished(self, executable: Any) -> CompiledModule:
-        return CompiledModule(executable, self.traced, self.program, self.buffers)
+    def finished(self, executable: Any, again: Callable[[], Any]) -> CompiledModule:
+        return CompiledModule(executable, self.traced, self.program, self.buffers, self.source, again)
 
 
 def _names(program: ExportedProgram, example: Example) -> dict[Any, str]:
@@ -147,13 +148,20 @@ class CompiledModule(_Weights):
     inputs, the changes are written back. `executable` runs the module, and `save` writes `executable` to a
     file.
 
-    The module is compiled for inference. A call raises ValueError if its arguments are nested in another way.
-    It also raises ValueError if an argument that is no tensor differs from its value at export."""
+    `train()` trains the original module, `source`, by `torch.compile`: calls then have gradients, and the
+    parameters are the original's. `eval()` compiles the module with its new weights, by `again`.
+
+    A call raises ValueError if its arguments are nested in another way. It also raises ValueError if an
+    argument that is no tensor differs from its value at export."""
 
     def __init__(
-        self, executable: Any, traced: Traced, program: ExportedProgram, buffers: Mapping[str, torch.Tensor]
-    ) -> None:
+        self, executable: Any, traced: Traced, program: ExportedProgram, buffers: Mapping[str, torch.Tensor],
+        source: torch.nn.Module | None, again: Callable[[], Any],
+    ) -> None:  # fmt: skip
         super().__init__()
+        self._again = again
+        # a plain attribute would make it a part of this module
+        self.__dict__["_source"], self.__dict__["_step"] = source, None
         self.executable = executable
         self._inputs = traced.inputs
         spec = program.call_spec
@@ -182,7 +190,9 @@ class CompiledModule(_Weights):
 
     def save(self, path: Any) -> None:
         """Write the module's machine code, plan and weights to a file for `jangin.load`. The executable that
-        is loaded from it has inputs and outputs by name, as arrays."""
+        is loaded from it has inputs and outputs by name, as arrays. Raises CompileError in training mode."""
+        if self.training:
+            raise CompileError("the module is being trained: call its eval(), which compiles the new weights")
         self.executable.save(path)
 
     def __reduce__(self) -> NoReturn:
@@ -191,9 +201,25 @@ class CompiledModule(_Weights):
         )
 
     def train(self, mode: bool = True) -> Self:
-        """Return the module if `mode` is false. Raises CompileError if training is requested."""
+        """Begin to train the original module, or end it and compile the module anew. Return the module.
+
+        Raises CompileError if training is requested for an exported program or a TorchScript module."""
+        source: Any = self.__dict__["_source"]
+        if mode and source is None:
+            raise CompileError(
+                "exported programs and TorchScript are for inference: train the module, and compile it again"
+            )
+        if mode and not self.training:
+            self.__dict__["_step"] = torch.compile(
+                source, backend="jangin", options={"threads": self.executable.threads}
+            )
+            self._parameters, self._buffers = source._parameters, source._buffers
+            self._modules, self.training = source._modules, True
+        elif not mode and self.training:
+            source.eval()
+            self.__dict__.update(self._again().__dict__)
         if mode:
-            raise CompileError("a compiled module is for inference: train the module, and compile it again")
+            source.train()
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
@@ -209,7 +235,10 @@ class CompiledModule(_Weights):
                 )
         return self
 
-    def load_state_dict(self, *given: Any, **named: Any) -> NoReturn:
+    def load_state_dict(self, *given: Any, **named: Any) -> Any:
+        """Load weights in training mode. Raises CompileError otherwise."""
+        if self.training:
+            return self.__dict__["_source"].load_state_dict(*given, **named)
         raise CompileError(
             "a compiled module's weights are in its code: load them into the module, and compile it again"
         )
@@ -227,6 +256,9 @@ class CompiledModule(_Weights):
         return self(*args, **kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.training:
+            args, kwargs = pytree.tree_map(_as_tensor, (args, kwargs))
+            return self.__dict__["_step"](*args, **kwargs)
         flat = self._flattened(args, kwargs)
         feeds = dict(self._state)
         for name, value, constant in zip(self._inputs, flat, self._constants, strict=True):

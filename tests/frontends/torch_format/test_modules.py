@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -356,13 +357,41 @@ def test_a_compiled_module_is_a_module() -> None:
     assert all(torch.equal(a, net.state_dict()[n]) for n, a in fast.state_dict().items())
     assert [*fast.state_dict()] == [*net.state_dict()]
     for act, why in (
-        (fast.train, "train the module"), (fast.half, "can't become torch.float16"),
+        (fast.half, "can't become torch.float16"),
         (lambda: fast.to("meta"), "on meta"), (lambda: fast.load_state_dict({}), "weights are in its code"),
         (lambda: fast.register_forward_hook(print), "calls no hooks"),
         (lambda: fast.register_forward_pre_hook(print), "calls no hooks"),
     ):  # fmt: skip
         with pytest.raises(jangin.CompileError, match=why):
             act()
+
+
+def test_a_compiled_module_trains() -> None:
+    """Its steps are those of the original module, and `eval` compiles the new weights."""
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(144, 2)).eval()
+    eager, x = copy.deepcopy(net), torch.randn(2, 3, 8, 8)
+    fast = jangin.compile(net, example_inputs=x, cache=False, threads=1)
+    before = fast(x)
+    for module in (nn.Sequential(fast).train()[0], eager.train()):
+        optimizer = torch.optim.SGD(module.parameters(), 1e-3)
+        for _ in range(3):
+            optimizer.zero_grad()
+            module(x).square().mean().backward()
+            optimizer.step()
+    assert fast.training and not torch.equal(fast.state_dict()["1.running_mean"], torch.zeros(4))
+    with pytest.raises(jangin.CompileError, match="eval"):
+        fast.save("model.jgn")
+    assert fast.eval() is fast and not fast.training and not net.training
+    torch.testing.assert_close(fast(x), eager.eval()(x))
+    near(jangin.compile(net, example_inputs=x, cache=False)(x), fast(x))
+    assert not torch.allclose(fast(x), before)
+    fast.train()
+    fast.load_state_dict(nn.Sequential(*net).state_dict())
+    with pytest.raises(jangin.CompileError, match="weights are in its code"):
+        fast.eval().load_state_dict({})
+    program = jangin.compile(torch.export.export(net, (x,)), cache=False)
+    with pytest.raises(jangin.CompileError, match="train the module"):
+        program.train()
 
 
 def test_a_module_of_bfloat16() -> None:
