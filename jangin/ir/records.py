@@ -32,8 +32,7 @@ def _frozen(cls: type) -> type:
         frozen.__doc__ = cls.__name__
     bases: list[Any] = [b for b in cls.__mro__[1:] if "__dataclass_params__" in b.__dict__]
     if (plain := _plain_fields(cls, bases)) is not None:
-        frozen.__dataclass_fields__, frozen.__dataclass_params__ = plain, _Plain.__dataclass_params__
-        frozen.__match_args__ = tuple(f.name for f in plain.values() if f.init)
+        frozen.__dataclass_fields__, frozen.__dataclass_params__ = plain, _PARAMS
     else:
         _collect(frozen, bases)
     fields = dataclasses.fields(frozen)
@@ -43,7 +42,8 @@ def _frozen(cls: type) -> type:
     frozen._shown = tuple(f.name for f in fields if f.repr)
     frozen._compared = staticmethod(_values([f.name for f in fields if f.compare]))
     frozen._hashed = staticmethod(_values(hashed))
-    common = {"__repr__": _repr, "__eq__": _eq, "__setattr__": _set, "__delattr__": _delete}
+    common: dict[str, Any] = {"__repr__": _repr, "__eq__": _eq, "__setattr__": _set, "__delattr__": _delete}
+    common["__match_args__"] = tuple(f.name for f in fields if f.init and not f.kw_only)
     if own.get("__hash__") is None:
         common["__hash__"] = _hash
     for name, function in common.items():
@@ -60,7 +60,8 @@ class _Plain:
 
 
 _FIELD: Any = _Plain.__dataclass_fields__["field"]
-_Plain.__dataclass_params__.frozen = True  # type: ignore[attr-defined]
+_PARAMS: Any = vars(_Plain)["__dataclass_params__"]
+_PARAMS.frozen = True
 
 
 def _collect(cls: Any, bases: Sequence[Any]) -> None:

@@ -59,7 +59,7 @@ def quick_node(
     the memory of the inputs at the places `unused`."""
     with np.errstate(all="ignore"):
         if isinstance(node.attrs, Map):
-            return _map(node.attrs, dtype, inputs, symbols, memory, unused)
+            return _map(node.attrs, dtype, inputs, symbols, memory, threads, unused)
         if isinstance(node.attrs, Conv):
             x, w = inputs
             if dtype is I32 and x.dtype.kind in "iu" and w.dtype.kind in "iu":
@@ -152,16 +152,72 @@ def _concat(attrs: Concat, dtype: DType, inputs: Sequence[Array], memory: Memory
 
 def _map(
     attrs: Map, dtype: DType, inputs: Sequence[Array], symbols: Mapping[str, int], memory: Memory,
-    unused: Collection[int],
+    threads: int, unused: Collection[int],
 ) -> Array:  # fmt: skip
     shape = np.broadcast_shapes(*(v.shape for v in inputs))
     names = [_operand(i, v.dtype) for i, v in enumerate(inputs)]
     sizes = {Var(name): np.int64(size) for name, size in symbols.items() if Var(name) in attrs.body._free}
 
     known = {**sizes, **dict(zip(names, inputs, strict=True))}
-    free = {names[i] for i in unused if inputs[i].shape == shape and inputs[i].flags.writeable}
-    value = _Value(attrs.body, shape, memory, free).of(known)
+    free = [i for i in unused if inputs[i].shape == shape and inputs[i].flags.writeable]
+    if math.prod(shape) >= 2 * BLOCK:
+        return _map_blocks(attrs.body, dtype, known, {names[i] for i in free}, shape, memory, threads)
+    value = _Value(attrs.body, shape, memory, {names[i] for i in free}).of(known)
     return _spread(convert(value, dtype), shape)
+
+
+def _map_blocks(
+    body: Expr, dtype: DType, known: Mapping[Var, Any], free: Collection[Var], shape: tuple[int, ...],
+    memory: Memory, threads: int,
+) -> Array:  # fmt: skip
+    """Compute a map block by block, so that intermediate results stay in caches. Threads share the blocks.
+    The result takes the memory of a free operand if one has its type."""
+    own = next((v for v in free if known[v].dtype == dtype.numpy), None)
+    out: Array = memory.empty(shape, dtype.numpy) if own is None else known[own]
+
+    def work(index: tuple[slice, ...]) -> None:
+        target = out[index]
+        parts = {v: _at(value, index, len(shape)) for v, value in known.items()}
+        blocks = _Blocks(target if own is None else None)
+        value = convert(_Value(body, target.shape, blocks, free, large=True).of(parts), dtype)
+        if value is not target and (own is None or value is not parts[own]):
+            target[...] = value
+
+    shared(work, _blocks(shape), threads)
+    return out
+
+
+class _Blocks:
+    """The memory of a block's results. The first one of the right type lies in the block `target`."""
+
+    def __init__(self, target: Array | None) -> None:
+        self._target = target
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> Array:
+        target = self._target
+        if target is None or target.dtype != dtype:
+            return np.empty(shape, dtype)
+        self._target = None
+        return target
+
+
+def _blocks(shape: Sequence[int]) -> Iterator[tuple[slice, ...]]:
+    """Yield the indices of blocks of at most `BLOCK` elements. Each is a piece of one axis, with all
+    elements of the axes behind it."""
+    axis = next(i for i in range(len(shape)) if math.prod(shape[i + 1 :]) <= BLOCK)
+    count = -(-math.prod(shape[axis:]) // BLOCK)
+    for outer in np.ndindex(*shape[:axis]):
+        for at in _rows(shape[axis], -(-shape[axis] // count)):
+            yield (*(slice(i, i + 1) for i in outer), slice(at[0], sum(at)))
+
+
+def _at(value: Any, index: tuple[slice, ...], rank: int) -> Any:
+    """Return the part of an operand that belongs to a block of a result of this rank."""
+    axes = np.shape(value)
+    if not axes:
+        return value
+    own = index[rank - len(axes) :]  # fewer slices than axes, because the last axes are whole
+    return value[tuple(s if n > 1 else slice(None) for s, n in zip(own, axes, strict=False))]
 
 
 @cache
@@ -189,9 +245,12 @@ class _Value:
     """The evaluation of a scalar expression for arrays, which gives an array of this shape. The variables
     `free` have arrays of the shape, which may be overwritten."""
 
-    def __init__(self, body: Expr, shape: tuple[int, ...], memory: Memory, free: Collection[Var]) -> None:
+    def __init__(
+        self, body: Expr, shape: tuple[int, ...], memory: Memory | _Blocks, free: Collection[Var],
+        large: bool = False,
+    ) -> None:  # fmt: skip
         self._steps, self._shape, self._memory, self._free = _steps(body), shape, memory, free
-        self._large = math.prod(shape) * F32.bytes >= LARGE
+        self._large = large or math.prod(shape) * F32.bytes >= LARGE
 
     def of(self, known: Mapping[Var, Any]) -> Any:
         values: list[Any] = []

@@ -37,7 +37,7 @@ MAPS: dict[str, tuple[Expr, DType]] = {
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have small arrays take the ways of large ones."""
-    for limit, size in {"LARGE": 64, "PIECE": 1 << 12, "BLOCK": 64, "COLUMNS": 256}.items():
+    for limit, size in {"LARGE": 64, "PIECE": 1 << 12, "BLOCK": 32, "COLUMNS": 256}.items():
         monkeypatch.setattr(quick, limit, size)
     for limit in ("SHARED", "SHARED_ALONE"):
         monkeypatch.setattr(quick, limit, 0)
@@ -67,13 +67,21 @@ def floats(*shape: int) -> Array:
 
 
 @pytest.mark.parametrize("unused", [(), (0,), (1,), (0, 1)], ids=str)
-@pytest.mark.parametrize("shapes", [((3, 40), (3, 40)), ((40,), (3, 1)), ((3, 40), (40,))], ids=str)
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((3, 40), (3, 40)), ((40,), (3, 1)), ((3, 40), (40,)),
+        ((2, 3, 40), (2, 3, 40)), ((3, 1), (2, 1, 40)), ((2, 3, 40), ()), ((5, 7, 2), (5, 7, 1)),
+    ],
+    ids=str,
+)  # fmt: skip
 @pytest.mark.parametrize("name", MAPS)
 def test_maps(name: str, shapes: Sequence[Sequence[int]], unused: Sequence[int]) -> None:
+    """The arrays are larger than two blocks of 32 elements, which three threads share."""
     body, dtype = MAPS[name]
     inputs = [floats(*shape) for shape in shapes]
-    want = right(Map(body), dtype, inputs, (3, 40))
-    got = quickly(Map(body), dtype, [v.copy() for v in inputs], unused)
+    want = right(Map(body), dtype, inputs, np.broadcast_shapes(*map(np.shape, inputs)))
+    got = quickly(Map(body), dtype, [v.copy() for v in inputs], unused, threads=3)
     assert got is not None and got.shape == want.shape and got.dtype == want.dtype
     np.testing.assert_allclose(got, want, 1e-5, 1e-6)  # a few roundings in single precision
 
