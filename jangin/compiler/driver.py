@@ -140,7 +140,7 @@ def compile_by(options: Options, model: Any, progress: Progress | None = None, *
         from jangin.compiler import local
 
         again = partial(compile_by, options, model, progress, *example)
-        return local.compile(apart, model, options, progress, *example, again=again)
+        return local.compile(apart, model, options, progress, again, *example)
 
 
 def _may_go_ahead(options: Options, model: Any, example: Sequence[Any]) -> bool:

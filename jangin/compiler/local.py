@@ -118,10 +118,10 @@ def compile(
     model: Any,
     options: Options,
     progress: Progress | None,
+    again: Callable[[], Any] | None = None,
     example_inputs: Sequence[Any] | None = None,
     example_kwargs: Mapping[str, Any] | None = None,
     dynamic_shapes: Any = None,
-    again: Callable[[], Any] | None = None,
 ) -> Any:
     """Do what `driver.compile` does, in the process `apart` if it is given, else in this one. `again` does
     the same for a live model, from the beginning."""
