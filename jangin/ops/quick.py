@@ -160,7 +160,8 @@ def _map(
 
     known = {**sizes, **dict(zip(names, inputs, strict=True))}
     free = [i for i in unused if inputs[i].shape == shape and inputs[i].flags.writeable]
-    if math.prod(shape) >= 2 * BLOCK:
+    chain = sum(1 for step in _steps(attrs.body) if step.kids) > 1
+    if chain and math.prod(shape) >= 2 * BLOCK:
         return _map_blocks(attrs.body, dtype, known, {names[i] for i in free}, shape, memory, threads)
     value = _Value(attrs.body, shape, memory, {names[i] for i in free}).of(known)
     return _spread(convert(value, dtype), shape)

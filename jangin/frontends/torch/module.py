@@ -154,6 +154,8 @@ class CompiledModule(_Weights):
     A call raises ValueError if its arguments are nested in another way. It also raises ValueError if an
     argument that is no tensor differs from its value at export."""
 
+    training: bool
+
     def __init__(
         self, executable: Any, traced: Traced, program: ExportedProgram, buffers: Mapping[str, torch.Tensor],
         source: torch.nn.Module | None, again: Callable[[], Any],
@@ -214,7 +216,8 @@ class CompiledModule(_Weights):
                 source, backend="jangin", options={"threads": self.executable.threads}
             )
             self._parameters, self._buffers = source._parameters, source._buffers
-            self._modules, self.training = source._modules, True
+            self._modules = source._modules
+            self.training = True
         elif not mode and self.training:
             source.eval()
             self.__dict__.update(self._again().__dict__)
