@@ -29,7 +29,7 @@ TRIES = 10
 """Plans that are made of one model at most. Each takes a second or two."""
 FEW, LITTLE, WORTH = 4, 0.01, 0.9
 """Most patches that nobody asked for. Their additional operations are at most the second share of the
-model's. They take at most the third share of the arena. Measured time differs by more for short rows (`benchmarks/small.py`)."""
+model's, and the time of short rows grows by more. They take at most the third share of the arena."""
 MOST_TRIED = 0.1
 """Most additional operations of such patches as a share of those of the layers in patches. With more, these
 layers would have to be under a tenth of the model."""
