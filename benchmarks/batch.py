@@ -121,14 +121,19 @@ def dask(made: Any) -> Iterator[Callable[[], float]]:
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
-        for processor, address in enumerate(client.scheduler_info()["workers"]):
+        workers = [*client.scheduler_info()["workers"]]
+        for processor, address in enumerate(workers):
             client.run(pin_all, processor, workers=[address])
         seeds, kept = iter(range(99)), []
 
         def work() -> float:
-            """Time other data each time, because Dask keeps the results of equal tasks."""
-            data = dd.from_pandas(frame(next(seeds)), npartitions=PARTS).persist()
-            wait(data)  # as Spark's is cached
+            """Time other data each time, because Dask keeps the results of equal tasks. Each worker holds
+            half of the data. A task runs where its data lie, so that other shares would be uneven."""
+            held = [
+                client.scatter(p, workers=[workers[n % 2]]) for n, p in enumerate(parts(frame(next(seeds))))
+            ]
+            wait(held)
+            data = dd.from_delayed(held, meta=frame(0)[:0], verify_meta=False)
             kept.append(jangin.batch(made, data, INPUTS, keep=[]))
             client.submit(os.getpid, pure=False).result()  # the model has arrived
             return timed(kept[-1].compute)
