@@ -23,9 +23,10 @@ TERMS = 256
 """Terms of a block. A panel of eight columns then takes half of a small L1 cache."""
 PANELS = 10
 """Panels of rows of a task. A block of them takes half of a small L2 cache."""
-ACROSS, FEW_ACROSS = 64, 16
-"""Panels of columns of a task, and of a task of a product with few rows. Such a product has few tasks by
-rows, so threads share its columns in smaller parts."""
+ACROSS, FEW_ACROSS, ALONE_ACROSS = 64, 16, 128
+"""Panels of columns of a task, of a task of a product with few rows, and of one thread's task. A product with
+few rows has few tasks by rows, so threads share its columns in smaller parts. Each task copies its rows, so
+that one thread copies less in wide tasks."""
 FEW_TASKS = 4
 """The number of tasks by rows below which columns are shared by more tasks."""
 LEAST_ACROSS = 2
@@ -126,14 +127,15 @@ class Product:
         tile, task, down = self.tile, Var("task"), self.down
         across = ceil(self.n, tile.columns)
         tasks_down = ceil(down, PANELS)
-        wide = select(tasks_down < FEW_TASKS, const(FEW_ACROSS), const(ACROSS))
+        most = const(ACROSS if self.k.threads > 1 else ALONE_ACROSS)
+        wide = select(tasks_down < FEW_TASKS, const(FEW_ACROSS), most)
         tasks_across = ceil(across, wide)
         if self.k.threads > 1:
             tasks_across = maximum(tasks_across, ceil(self._parts(across), maximum(tasks_down, const(1))))
         own_down, own_across = Var("own_down"), Var("own_across")
         row, column = Var("row"), Var("column")
         rows = minimum(minimum(own_down, down - row), const(PANELS))
-        columns = minimum(minimum(own_across, across - column), const(ACROSS))
+        columns = minimum(minimum(own_across, across - column), most)
         work = block(*(self._blocks(pair, row, rows, column, columns, not n) for n, pair in enumerate(pairs)))
         body = Let(row, task % tasks_down * own_down, Let(column, task // tasks_down * own_across, work))
         body = Let(own_across, ceil(across, maximum(tasks_across, const(1))), body)
