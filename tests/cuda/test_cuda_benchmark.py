@@ -151,3 +151,34 @@ def test_every_kind_of_job(tmp_path: Path, only: str) -> None:
     for name, row in json.loads((tmp_path / "cuda.json").read_text()).items():
         limit = 3e-2 if "bfloat16" in name else 3e-3 if "float16" in name or "tf32" in name else 3e-6
         assert row.get("error", 0.0) < limit, (name, row)
+
+
+class Nvml:
+    """NVML of one device, which has used `spent` joules."""
+
+    spent, started = 0.0, 0
+
+    def nvmlInit_v2(self) -> int:
+        return self.started
+
+    def nvmlDeviceGetHandleByIndex_v2(self, number: int, handle: Any) -> int:
+        return number
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, millijoules: Any) -> int:
+        millijoules._obj.value = int(1e3 * self.spent)
+        return 0
+
+
+def test_joules_are_those_of_a_run(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML counts millijoules. Without NVML, or if it doesn't start, there are none."""
+    nvml = Nvml()
+    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda name: nvml)
+
+    def run() -> None:
+        nvml.spent += 0.25
+
+    assert cuda.joules(run) == {"joules": 0.25}
+    nvml.started = 9
+    assert cuda.joules(run) == {}
+    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda name: Path(name).read_bytes())
+    assert cuda.joules(run) == {}
