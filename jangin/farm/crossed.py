@@ -75,7 +75,7 @@ class Chained:
         try:
             self._race = send(build())
             self._race.add_done_callback(lambda _: self._ended.set_result(None))
-        except Exception as error:
+        except Exception as error:  # the race's own error, which `exception` gives as a future does
             self._ended.set_exception(error)
 
     @property

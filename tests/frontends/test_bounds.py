@@ -81,7 +81,7 @@ def test_a_resize_no_machine_holds() -> None:
 def test_mel_weights_no_machine_holds() -> None:
     given = {n: np.array(v) for n, v in (("b", FEW), ("n", FEW), ("r", 8192), ("l", 0.0), ("u", 4096.0))}
     proto = model([node("MelWeightMatrix", "b n r l u", "y")], [], ["y"], given)
-    refused(proto, r"MelWeightMatrix .*mel weights \[500001, 1000000\]: there may be")
+    refused(proto, r"MelWeightMatrix .*mel weights \[500001, 1000000\]: both sizes must be")
 
 
 @pytest.mark.sampled(3)
