@@ -107,10 +107,7 @@ class DawnRep:
         }
         try:
             exe = Packaged(self._model, sizes, self._dawn)
-        except CompileError as error:
-            try:
-                exe = specialised(lambda model: Packaged(model, sizes, self._dawn), self._model, feeds)
-            except CompileError:
-                raise error from None
+        except CompileError:  # inputs may decide sizes or axes
+            exe = specialised(lambda model: Packaged(model, sizes, self._dawn), self._model, feeds)
         made = exe.run(feeds)
         return [made[o.name] for o in graph.output]
