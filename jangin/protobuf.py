@@ -33,14 +33,14 @@ def fields(data: memoryview) -> Iterator[tuple[int, memoryview, memoryview | Non
 
 def varint(data: bytes | memoryview, at: int) -> tuple[int, int]:
     """Return the number at a position, of at most 64 bits, and the position after it. Raises ValueError if
-    the number is longer."""
+    the number has over ten bytes. Those bits are dropped that 64 don't hold."""
     value = 0
     for shift in range(0, 64, 7):
         byte = data[at]
         at += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value & (1 << 64) - 1, at
     raise ValueError("a number that doesn't end")
 
 

@@ -24,7 +24,7 @@ ALLOWED = {
     "protobuf": set(),
     "ir": {"runtime.system", "visible"},
     "targets": {"environment", "ir", "llvm", "runtime", "runtime.system"},
-    "host": set(),
+    "host": {"files"},
     "files": set(),
     "mapped": {"runtime.system"},
     "runtime.system": set(),

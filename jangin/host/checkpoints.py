@@ -5,15 +5,17 @@ value describes all tensors, and each further value has one tensor (saved_tensor
 
 from __future__ import annotations
 
+import math
 import os
 import struct
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from jangin.files import write_whole
 from jangin.protobuf import contents, encoded, integer, message, varint
 
 Array = NDArray[Any]
@@ -24,7 +26,7 @@ FOOTER = 48
 TRAILER = 5
 """Bytes after each block: its compression, and a checksum."""
 MASK = 0xA282EAD8
-"""What LevelDB adds to a turned checksum, so that a file may contain checksums of its own parts."""
+"""The number that LevelDB adds to a turned checksum, as a file may contain checksums of its parts."""
 LARGEST = 1 << 31
 """Bytes of a message that Protocol Buffers refuse to read, and TensorFlow refuses to write."""
 META, DATA = 1, 2
@@ -40,19 +42,14 @@ KINDS: Mapping[str, tuple[int, int]] = {
 def save(path: Array, *arrays: Array, names: Sequence[str]) -> Array:
     """Write arrays as a checkpoint, and return the path. An older file stays whole until the new one is
     complete. Raises OSError if the file can't be written."""
-    target = os.fspath(path.reshape(-1)[0])
     entries = _saved(dict(zip(names, arrays, strict=True)))
-    folder, file = os.path.split(os.path.abspath(target))
-    handle, unfinished = tempfile.mkstemp(prefix=f".{file}.", dir=folder)
-    try:
-        with open(handle, "wb") as f:
-            f.writelines(_table(entries))
-            f.flush()
-            os.fsync(f.fileno())
-        os.replace(unfinished, target)
-    except BaseException:
-        os.unlink(unfinished)
-        raise
+
+    def write(file: BinaryIO) -> None:
+        file.writelines(_table(entries))
+        file.flush()
+        os.fsync(file.fileno())
+
+    write_whole(path.reshape(-1)[0], write)
     return path
 
 
@@ -62,8 +59,6 @@ def _saved(tensors: Mapping[str, Array]) -> dict[bytes, bytes]:
     for name, array in tensors.items():
         if array.dtype.name not in KINDS:
             raise ValueError(f"a checkpoint has no tensors of {array.dtype}, such as '{name}'")
-        if array.nbytes >= LARGEST:
-            raise ValueError(f"'{name}' has {array.nbytes} bytes: a checkpoint's tensor has less than 2 GiB")
         kind, place = KINDS[array.dtype.name]
         shape = b"".join(message(2, integer(1, n)) for n in array.shape)
         whole = message(1, b"") * array.ndim  # for each axis an extent without a start and a length
@@ -71,8 +66,12 @@ def _saved(tensors: Mapping[str, Array]) -> dict[bytes, bytes]:
             1, message(1, name.encode()) + message(2, shape) + integer(3, kind) + message(4, whole)
         )
         tensor = message(place, _packed(array)) if array.size else b""
-        value = message(1, name.encode()) + message(2, whole) + message(3, tensor)
-        entries[_key(name, array.ndim)] = message(DATA, value)
+        value = message(DATA, message(1, name.encode()) + message(2, whole) + message(3, tensor))
+        if len(value) >= LARGEST:
+            raise ValueError(
+                f"'{name}' takes {len(value)} bytes: a checkpoint's tensor takes less than 2 GiB"
+            )
+        entries[_key(name, array.ndim)] = value
     return {b"": message(META, described + message(2, integer(1, 1))), **entries}
 
 
@@ -82,12 +81,8 @@ def restore(path: Array, *, name: str, dtype: str, shape: Sequence[int] | None) 
     source = os.fspath(path.reshape(-1)[0])
     with open(source, "rb") as f:
         data = memoryview(f.read())
-    try:
+    with _undamaged(source):
         described, tensors = _read(data)
-    except (LookupError, ValueError, struct.error) as error:
-        raise ValueError(
-            f"'{source}' is no checkpoint of TensorFlow's operator Save, or is damaged"
-        ) from error
     if name not in described:
         raise ValueError(f"'{source}' has no tensor '{name}'. It has {', '.join(described) or 'none'}")
     kind, sizes = described[name]
@@ -95,10 +90,22 @@ def restore(path: Array, *, name: str, dtype: str, shape: Sequence[int] | None) 
     if held != dtype or (shape is not None and sizes != tuple(shape)):
         wanted = f"{dtype}{'' if shape is None else list(shape)}"
         raise ValueError(f"'{name}' of '{source}' is {held}{list(sizes)}, but must be {wanted}")
-    array = _unpacked(tensors[name], dtype) if name in tensors else np.empty(0, dtype)
-    if array.size != np.prod(sizes, dtype=np.int64):
-        raise ValueError(f"'{name}' of '{source}' isn't stored whole, but in parts: save the model again")
-    return array.reshape(sizes)
+    with _undamaged(source):
+        array = _unpacked(tensors[name], dtype) if name in tensors else np.empty(0, dtype)
+        if array.size == math.prod(sizes):
+            return array.reshape(sizes)
+    raise ValueError(f"'{name}' of '{source}' isn't stored whole, but in parts: save the model again")
+
+
+@contextmanager
+def _undamaged(source: str) -> Iterator[None]:
+    """Turn what malformed bytes of a file cause into one error, which names the file."""
+    try:
+        yield
+    except (LookupError, ValueError, struct.error) as error:
+        raise ValueError(
+            f"'{source}' is no checkpoint of TensorFlow's operator Save, or is damaged"
+        ) from error
 
 
 def _packed(array: Array) -> bytes:
@@ -127,9 +134,9 @@ def _unpacked(tensor: memoryview, dtype: str) -> Array:
 
 
 def _key(name: str, axes: int) -> bytes:
-    """Return the key of a whole tensor: 0, the name, the number of axes, and each axis from 0 to the end, in
-    TensorFlow's code whose order is that of the numbers and texts (ordered_code.cc)."""
-    text = name.encode().replace(b"\xff", b"\xff\x00").replace(b"\x00", b"\x00\xff")
+    """Return the key of a whole tensor: 0, the name, the number of axes, and each axis from 0 to the end.
+    TensorFlow's code keeps the order of numbers and texts (ordered_code.cc)."""
+    text = name.encode().replace(b"\x00", b"\x00\xff")  # no other byte of UTF-8 is escaped
     return b"\x00" + text + b"\x00\x01" + (bytes([1, axes]) if axes else b"\x00") + b"\x80\x7f" * axes
 
 
@@ -177,18 +184,23 @@ def _read(data: memoryview) -> tuple[dict[str, tuple[int, tuple[int, ...]]], dic
     """Return the type and shape of each tensor in a table, and the message with the tensor's elements."""
     if len(data) < FOOTER or struct.unpack("<Q", data[-8:])[0] != MAGIC:
         raise IndexError("no table")
-    footer, at = data[-FOOTER:], 0
+    footer, at, end = data[-FOOTER:], 0, 0
     for _ in range(2):  # behind the handle of an unused block stands the index's
         _, at = varint(footer, at)
     described, tensors = dict[str, tuple[int, tuple[int, ...]]](), dict[str, memoryview]()
     for handle in _entries(_content(data, footer, at)):
-        for value in _entries(_content(data, handle, 0)):
+        start, _ = varint(handle, 0)
+        if start < end:  # the time would be the square of the file's size
+            raise IndexError("blocks overlap")
+        block = _content(data, handle, 0)
+        end = start + len(block)
+        for value in _entries(block):
             for place, content in contents(value):
                 if place == META and isinstance(content, memoryview):
                     described |= dict(_described(content))
                 elif place == DATA and isinstance(content, memoryview):
                     parts = dict(contents(content))
-                    tensors[_text(parts[1])] = _message(parts.get(3, b""))
+                    tensors[_text(parts.get(1, b""))] = _message(parts.get(3, b""))
     return described, tensors
 
 
@@ -199,7 +211,7 @@ def _described(meta: memoryview) -> Iterator[tuple[str, tuple[int, tuple[int, ..
             parts = dict(contents(_message(content)))
             axes = [_message(c) for p, c in contents(_message(parts.get(2, b""))) if p == 2]
             shape = tuple(_size(dict(contents(axis)).get(1, 0)) for axis in axes)
-            yield _text(parts[1]), (_size(parts[3]), shape)
+            yield _text(parts.get(1, b"")), (_size(parts[3]), shape)
 
 
 def _message(content: Any) -> memoryview:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import struct
 import zlib
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import jangin
 from jangin import CompileError
 from jangin.host import checkpoints
+from jangin.protobuf import encoded, integer, message
 from jangin.runtime.script import StepError
 
 pytest.importorskip("tflite", reason="the package tflite isn't installed: the extra `tflite` brings it")
@@ -28,14 +30,22 @@ TENSORFLOWS = zlib.decompress(base64.b64decode(
     "9g=="
 ))  # fmt: skip
 """A checkpoint that TensorFlow 2.21 wrote by `tf.raw_ops.Save`, with the tensors `HELD`."""
-HELD = {
+HELD: dict[str, Any] = {
     "w": np.array([[1.5, -2], [3, 4e-3]], np.float32),
     "n": np.array(-7, np.int64),
     "h": np.array([0.5, -1], np.float16),
     "t": np.array([True, False, True]),
     "e": np.zeros((0, 2), np.int32),
 }
+NAMES = zlib.decompress(base64.b64decode(
+    "eNpjYFDkkufiEWIRYuJgkmBTYuJi4OLmYmY4vFKIQYJRiQEozMjALsrAwMjI2FAvJCwEVCDFa8X9HwYYGZjYBP8fXsnAyCDED9UoxabF"
+    "wsDA4ADEQGEgWPGecQWcc+DTwg0MjEyMDKlwoSvGZT+zOMr5GIgA4b8bulVK3W8DAKebH5E="
+))  # fmt: skip
+"""A checkpoint that TensorFlow 2.21 wrote, with the tensors `NAMED`. TensorFlow doesn't write empty names."""
+NAMED: dict[str, Any] = {"": np.array([-1, 0], np.int8), "\0é": np.array(2, np.float32)}
 SHAPE = (3, 2)
+ODD = (0, 1, 0x7F, 0x80, 0xFF)
+"""Bytes at the ends of what fields and numbers hold."""
 
 
 def path_of(file: Path) -> Any:
@@ -100,6 +110,85 @@ def test_a_damaged_checkpoint_is_an_error(tmp_path: Path) -> None:
                 assert "bad" in str(error)
             else:
                 np.testing.assert_array_equal(held, HELD["w"])
+
+
+def test_odd_names_of_tensors(tmp_path: Path) -> None:
+    (tmp_path / "theirs").write_bytes(NAMES)
+    checkpoints.save(path_of(tmp_path / "ours"), *NAMED.values(), names=list(NAMED))
+    for file in ("theirs", "ours"):
+        for name, array in NAMED.items():
+            np.testing.assert_array_equal(read(tmp_path / file, name, array), array, strict=True)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bool", "int8", "float16", "int64"])
+def test_malformed_tensors_with_right_checksums_are_errors(kind: str, tmp_path: Path) -> None:
+    random, array = np.random.default_rng(), np.array([0, 1, 1], kind)
+    whole = checkpoints._saved({"w": array})
+    for n in range(300):
+        entries = {key: bytearray(value) for key, value in whole.items()}
+        value = entries[sorted(entries)[n % 2]]
+        at = random.integers(len(value))
+        value[at : at + random.integers(3)] = bytes(random.choice(ODD, random.integers(12)).tolist())
+        table = checkpoints._table({key: bytes(value) for key, value in entries.items()})
+        (tmp_path / "bad").write_bytes(b"".join(table))
+        try:
+            held = checkpoints.restore(path_of(tmp_path / "bad"), name="w", dtype=kind, shape=None)
+        except ValueError as error:
+            assert "bad" in str(error)
+        else:
+            assert held.dtype == array.dtype and held.size <= 15, "twelve more bytes are twelve more numbers"
+
+
+def described(*shape: int) -> bytes:
+    """Return a checkpoint whose tensor `w` is said to have this shape, and has no numbers."""
+    entries = checkpoints._saved({"w": np.zeros(0, np.float32)})
+    sizes = b"".join(message(2, integer(1, n)) for n in shape)
+    meta = message(1, message(1, b"w") + message(2, sizes) + integer(3, 1)) + message(2, integer(1, 1))
+    return b"".join(checkpoints._table({**entries, b"": message(checkpoints.META, meta)}))
+
+
+@pytest.mark.parametrize("shape", [(1 << 32, 1 << 32), (0, 1 << 62, 1 << 62), (0,) * 99, (1 << 62,)], ids=str)
+def test_declared_shapes_take_no_memory(shape: tuple[int, ...], tmp_path: Path) -> None:
+    (tmp_path / "bad").write_bytes(described(*shape))
+    with pytest.raises(ValueError, match=r"bad' (is no checkpoint|isn't stored whole)"):
+        checkpoints.restore(path_of(tmp_path / "bad"), name="w", dtype="float32", shape=None)
+
+
+def test_blocks_that_overlap_are_an_error(tmp_path: Path) -> None:
+    """Many names of one large block would take the square of the file's time."""
+    block = checkpoints._block({b"": checkpoints._saved({"w": HELD["w"]})[b""]})
+    handle = encoded(0) + encoded(len(block) - checkpoints.TRAILER)
+    index = checkpoints._block({b"a": handle, b"b": handle})
+    place = encoded(len(block)) + encoded(len(index) - checkpoints.TRAILER)
+    end = (encoded(0) * 2 + place).ljust(checkpoints.FOOTER - 8, b"\0")
+    (tmp_path / "bad").write_bytes(block + index + end + struct.pack("<Q", checkpoints.MAGIC))
+    with pytest.raises(ValueError, match="bad' is no checkpoint") as raised:
+        read(tmp_path / "bad", "w", HELD["w"])
+    assert "overlap" in str(raised.value.__cause__)
+
+
+def test_the_bytes_that_are_written_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A negative number takes ten bytes, whatever its type."""
+    monkeypatch.setattr(checkpoints, "LARGEST", 90)
+    checkpoints.save(path_of(tmp_path / "ours"), np.zeros(10, np.int8), names=["w"])
+    with pytest.raises(ValueError, match=r"'w' takes 1[12][0-9] bytes"):
+        checkpoints.save(path_of(tmp_path / "ours"), np.full(10, -1, np.int8), names=["w"])
+
+
+def test_a_saved_file_is_like_any_other(tmp_path: Path) -> None:
+    """Others may read it as the process's mask says. A name may be as long as the system's. A link stays."""
+    file, link = tmp_path / ("x" * 255), tmp_path / "link"
+    link.symlink_to(file.name)
+    mask = os.umask(0o027)
+    try:
+        checkpoints.save(path_of(link), HELD["w"], names=["w"])
+    finally:
+        os.umask(mask)
+    assert link.is_symlink() and file.stat().st_mode & 0o777 == 0o640
+    file.chmod(0o600)
+    checkpoints.save(path_of(file), HELD["n"], names=["n"])
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert sorted(os.listdir(tmp_path)) == ["link", file.name]
 
 
 def test_wrong_names_types_and_shapes_are_named(tmp_path: Path) -> None:
