@@ -24,6 +24,11 @@ BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Parallel = Callable[[Callable[[int], None], int], None]
 
 
+def sets_of_cores() -> dict[int, set[int]]:
+    """Return the cores that each thread of this process may use."""
+    return {int(t): os.sched_getaffinity(int(t)) for t in os.listdir("/proc/self/task")}
+
+
 @pytest.fixture(scope="module")
 def exe() -> jangin.Executable:
     """Products on two threads, and a gather whose indices may be out of range."""
