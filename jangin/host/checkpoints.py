@@ -79,21 +79,21 @@ def restore(path: Array, *, name: str, dtype: str, shape: Sequence[int] | None) 
     """Return a tensor of a checkpoint. Raises ValueError if the file is damaged, or if its tensor has another
     type or shape. `shape` is None if any shape is fine."""
     source = os.fspath(path.reshape(-1)[0])
-    with open(source, "rb") as f:
-        data = memoryview(f.read())
-    with _undamaged(source):
-        described, tensors = _read(data)
-    if name not in described:
-        raise ValueError(f"'{source}' has no tensor '{name}'. It has {', '.join(described) or 'none'}")
-    kind, sizes = described[name]
-    held = next((t for t, (k, _) in KINDS.items() if k == kind), f"type {kind}")
-    if held != dtype or (shape is not None and sizes != tuple(shape)):
-        wanted = f"{dtype}{'' if shape is None else list(shape)}"
-        raise ValueError(f"'{name}' of '{source}' is {held}{list(sizes)}, but must be {wanted}")
-    with _undamaged(source):
-        array = _unpacked(tensors[name], dtype) if name in tensors else np.empty(0, dtype)
-        if array.size == math.prod(sizes):
-            return array.reshape(sizes)
+    with open(source, "rb") as file:
+        with _undamaged(source):
+            table = _Table(file)
+            described = dict(_described(table.value(b"")))
+        if name not in described:
+            raise ValueError(f"'{source}' has no tensor '{name}'. It has {', '.join(described) or 'none'}")
+        kind, sizes = described[name]
+        held = next((t for t, (k, _) in KINDS.items() if k == kind), f"type {kind}")
+        if held != dtype or (shape is not None and sizes != tuple(shape)):
+            wanted = f"{dtype}{'' if shape is None else list(shape)}"
+            raise ValueError(f"'{name}' of '{source}' is {held}{list(sizes)}, but must be {wanted}")
+        with _undamaged(source):
+            array = _unpacked(table.value(_key(name, len(sizes))), dtype)
+            if array.size == math.prod(sizes):
+                return array.reshape(sizes)
     raise ValueError(f"'{name}' of '{source}' isn't stored whole, but in parts: save the model again")
 
 
@@ -117,10 +117,11 @@ def _packed(array: Array) -> bytes:
     return b"".join(map(encoded, (flat.view(np.uint16) if flat.dtype == np.float16 else flat).tolist()))
 
 
-def _unpacked(tensor: memoryview, dtype: str) -> Array:
-    """Return the elements of a message TensorProto."""
+def _unpacked(value: memoryview, dtype: str) -> Array:
+    """Return the elements of a table's value with a tensor, or none if the value is empty."""
+    saved = dict(contents(_message(dict(contents(value)).get(DATA, b""))))
     whole, at = bytearray(), 0
-    for place, content in contents(tensor):
+    for place, content in contents(_message(saved.get(3, b""))):
         if place == KINDS[dtype][1]:
             whole += encoded(content) if isinstance(content, int) else content
     if dtype in ("float32", "float64"):
@@ -180,33 +181,46 @@ def _block(entries: Mapping[bytes, bytes]) -> bytes:
     return body + _checksum(body)
 
 
-def _read(data: memoryview) -> tuple[dict[str, tuple[int, tuple[int, ...]]], dict[str, memoryview]]:
-    """Return the type and shape of each tensor in a table, and the message with the tensor's elements."""
-    if len(data) < FOOTER or struct.unpack("<Q", data[-8:])[0] != MAGIC:
-        raise IndexError("no table")
-    footer, at, end = data[-FOOTER:], 0, 0
-    for _ in range(2):  # behind the handle of an unused block stands the index's
-        _, at = varint(footer, at)
-    described, tensors = dict[str, tuple[int, tuple[int, ...]]](), dict[str, memoryview]()
-    for handle in _entries(_content(data, footer, at)):
-        start, _ = varint(handle, 0)
-        if start < end:  # the time would be the square of the file's size
-            raise IndexError("blocks overlap")
-        block = _content(data, handle, 0)
-        end = start + len(block)
-        for value in _entries(block):
-            for place, content in contents(value):
-                if place == META and isinstance(content, memoryview):
-                    described |= dict(_described(content))
-                elif place == DATA and isinstance(content, memoryview):
-                    parts = dict(contents(content))
-                    tensors[_text(parts.get(1, b""))] = _message(parts.get(3, b""))
-    return described, tensors
+class _Table:
+    """A table in a file. Only those blocks are read that a key needs, because a model reads each tensor by
+    itself."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file, self._size = file, file.seek(0, os.SEEK_END)
+        footer, at = self._part(self._size - FOOTER, FOOTER), 0
+        if struct.unpack("<Q", footer[-8:])[0] != MAGIC:
+            raise IndexError("no table")
+        for _ in range(2):  # behind the handle of an unused block stands the index's
+            _, at = varint(footer, at)
+        self._index = self._block(footer, at)
+
+    def value(self, key: bytes) -> memoryview:
+        """Return a key's value, or no bytes if the table doesn't have the key."""
+        for last, handle in _entries(self._index):
+            if last >= key:
+                values = (value for k, value in _entries(self._block(handle, 0)) if k == key)
+                return next(values, memoryview(b""))
+        return memoryview(b"")
+
+    def _block(self, handle: memoryview, at: int) -> memoryview:
+        """Return the block that the handle at a position tells. Raises IndexError if it is damaged."""
+        start, at = varint(handle, at)
+        size, _ = varint(handle, at)
+        block = self._part(start, size + TRAILER)
+        if block[size] or _checksum(bytes(block[:-4])) != bytes(block[-4:]):
+            raise IndexError("a damaged or compressed block")
+        return block[:size]
+
+    def _part(self, start: int, size: int) -> memoryview:
+        if start < 0 or start + size > self._size:
+            raise IndexError("no such bytes in the file")
+        self._file.seek(start)
+        return memoryview(self._file.read(size))
 
 
-def _described(meta: memoryview) -> Iterator[tuple[str, tuple[int, tuple[int, ...]]]]:
-    """Yield the name of each tensor in SavedTensorSliceMeta, with its type and shape."""
-    for place, content in contents(meta):
+def _described(value: memoryview) -> Iterator[tuple[str, tuple[int, tuple[int, ...]]]]:
+    """Yield the name of each tensor that a table's first value describes, with its type and shape."""
+    for place, content in contents(_message(dict(contents(value))[META])):
         if place == 1:
             parts = dict(contents(_message(content)))
             axes = [_message(c) for p, c in contents(_message(parts.get(2, b""))) if p == 2]
@@ -232,26 +246,19 @@ def _size(content: Any) -> int:
     return content
 
 
-def _content(data: memoryview, handle: memoryview, at: int) -> memoryview:
-    """Return the block that the handle at a position tells. Raises ValueError if its checksum is wrong."""
-    start, at = varint(handle, at)
-    size, _ = varint(handle, at)
-    block = data[start : start + size + TRAILER]
-    if len(block) != size + TRAILER or block[size] or _checksum(bytes(block[:-4])) != bytes(block[-4:]):
-        raise IndexError("a damaged or compressed block")
-    return block[:size]
-
-
-def _entries(block: memoryview) -> Iterator[memoryview]:
-    """Yield the values of a block, in the order of their keys."""
+def _entries(block: memoryview) -> Iterator[tuple[bytearray, memoryview]]:
+    """Yield the keys and values of a block, in the order of the keys. Each key is changed into the next one,
+    which may share its beginning: copies of all could take the square of the block's size."""
     (count,) = struct.unpack("<I", block[-4:])
-    at, end = 0, len(block) - 4 * (count + 1)
+    at, end, key = 0, len(block) - 4 * (count + 1), bytearray()
     while at < end:
-        _, at = varint(block, at)
-        key, at = varint(block, at)
+        shared, at = varint(block, at)
+        more, at = varint(block, at)
         size, at = varint(block, at)
-        yield block[at + key : at + key + size]
-        at += key + size
+        del key[shared:]
+        key += block[at : at + more]
+        yield key, block[at + more : at + more + size]
+        at += more + size
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {"SaveTensors": save, "RestoreTensor": restore}
