@@ -96,7 +96,7 @@ def test_our_bytes_are_tensorflows_table(tmp_path: Path) -> None:
         tables = [checkpoints._Table(file) for file in (ours, theirs)]
         for key in keys:
             mine, other = (bytes(table.value(key)) for table in tables)
-            assert mine and (mine == other or key == b""), "TensorFlow writes further numbers of versions"
+            assert mine and (mine == other or key == b""), "the order in the first value may differ"
         descriptions = [dict(checkpoints._described(table.value(b""))) for table in tables]
     assert descriptions[0] == descriptions[1]
 
@@ -114,6 +114,21 @@ def test_a_damaged_checkpoint_is_an_error(tmp_path: Path) -> None:
                 assert "bad" in str(error)
             else:
                 np.testing.assert_array_equal(held, HELD["w"])
+
+
+def test_integers_of_all_lengths() -> None:
+    """Arrays are encoded as single numbers are. A number of eleven bytes, or without an end, is an error."""
+    random = np.random.default_rng()
+    edges = [(1 << shift) + more for shift in range(64) for more in (-1, 0, 1)]
+    drawn = (random.integers(0, 1 << 63, 99, np.uint64) >> random.integers(0, 64, 99, np.uint64)).tolist()
+    numbers = [n % (1 << 64) for n in (*edges, *drawn, -1)]
+    written = b"".join(map(encoded, numbers))
+    assert checkpoints._varints(np.array(numbers, np.uint64)) == written
+    assert checkpoints._numbers(written).tolist() == numbers
+    assert checkpoints._numbers(b"").tolist() == []
+    for bad in (b"\x80", written + b"\xff", b"\x80" * 10 + b"\0"):
+        with pytest.raises(ValueError, match="doesn't end"):
+            checkpoints._numbers(bad)
 
 
 def test_odd_names_of_tensors(tmp_path: Path) -> None:
