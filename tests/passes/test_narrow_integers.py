@@ -8,7 +8,7 @@ from integer_nets import Net, built, compiled, image, layer, products, weights
 
 from jangin.compiler.pipeline import optimize
 from jangin.ir.core import Conv, MatMul
-from jangin.ir.dtype import F32, I8, I32, U8, DType
+from jangin.ir.dtype import F32, I8, I16, I32, U8, DType
 from jangin.ir.expr import cast, const, maximum, minimum
 from jangin.ir.products import DOT2, DOT4S, DOT4U, Product
 from jangin.ops.builder import Builder
@@ -16,8 +16,8 @@ from jangin.ops.interpret import run_graph
 from jangin.ops.quantized import integer_conv, integer_matmul, requantize
 from jangin.ops.values import Tensor
 from jangin.options import Options
-from jangin.targets import resolve
-from jangin.targets.micro import CORTEX_M4
+from jangin.targets import Target, resolve
+from jangin.targets.micro import CORTEX_M0PLUS, CORTEX_M4
 from jangin.targets.x86 import V2, V3, V4
 
 
@@ -154,3 +154,29 @@ def test_pairs_are_transformed_by_vectors_alone() -> None:
     graph, _ = built(NARROW["Winograd's"][0], 0)
     for target, kind in ((V4, MatMul), (CORTEX_M4, Conv)):
         assert [type(p) for p in products(optimize(graph, Options(target)))] == [kind]
+
+
+def tall(b: Builder, random: np.random.Generator) -> Tensor:
+    """Add a product of all that a convolution of one channel makes. Its window has even sizes."""
+    x = b.input("x", I8, tuple(const(d) for d in (1, 1, 17, 14)))
+    w = b.const(weights(random, 8, 1, 10, 8))
+    sums = integer_conv(b, x, w, b.scalar(-5, I8), strides=(2, 2), pads=(4, 3, 5, 3))
+    scales = b.const(random.uniform(1e-4, 1e-3, (8, 1, 1)).astype(np.float32))
+    out = b.transpose(requantize(b, sums, scales, b.scalar(-128, I8)), (0, 2, 3, 1))
+    flat = b.reshape(out, (const(1), const(504)))
+    return integer_matmul(b, flat, b.const(weights(random, 504, 4)), b.scalar(-128, I8))
+
+
+@pytest.mark.parametrize("target", [CORTEX_M4, CORTEX_M0PLUS, V3, V4], ids=lambda t: t.name)
+def test_bytes_that_are_moved_and_padded_stay_bytes(target: Target) -> None:
+    """No kernel makes int16 of bytes only for another to make bytes of them again."""
+    seed = int(np.random.default_rng().integers(1 << 30))
+    print("seed", seed)
+    graph, arrays = built(tall, seed)
+    fused = optimize(graph, Options(target))
+    np.testing.assert_array_equal(run_graph(fused, arrays)["out"], run_graph(graph, arrays)["out"])
+    wide = {v for n in fused.nodes for v in n.outputs if fused.dtype(v) is I16}
+    again = [
+        n for n in fused.nodes if wide.intersection(n.inputs) and all(fused.dtype(v) is I8 for v in n.outputs)
+    ]
+    assert not again

@@ -195,16 +195,17 @@ class Integers(Editor):
         if self.dtype(name) is dtype and not less:
             return name
         made_by = self.producers.get(name)
-        if made_by is not None and offset(made_by, self.graph) == -less and made_by.inputs[0] in self.whole:
+        alone = dtype.bits == 8 and len(self.users.get(name, ())) == 1
+        if made_by is not None and offset(made_by, self.graph) == -less:
             (whole,) = made_by.inputs
-            if self.dtype(whole) is dtype or not less:
+            if (alone or whole in self.whole) and (self.dtype(whole) is dtype or not less):
                 return self.reduced(whole, 0, dtype)
         key = name, less, dtype
         if key not in self.made:
-            alone = dtype.bits == 8 and len(self.users.get(name, ())) == 1
-            if made_by is not None and isinstance(made_by.attrs, Concat) and alone:
+            moves = _moves(made_by, less) if made_by is not None and alone else None
+            if made_by is not None and moves is not None:
                 parts = [self.reduced(part, less, dtype) for part in made_by.inputs]
-                self.made[key] = self.add(made_by.attrs, parts, f"{name}.{dtype}", made_by.source)
+                self.made[key] = self.add(moves, parts, f"{name}.{dtype}", made_by.source)
             elif name in self.constants:
                 numbers = self.constants[name].astype(np.int64) - less if less else self.constants[name]
                 self.made[key] = self.constant(numbers.astype(dtype.numpy), f"{name}.{dtype}")
@@ -445,6 +446,16 @@ def _of_channels(node: Node, graph: Graph) -> bool:
     if any(graph.dtype(n) is U16 for n in node.inputs) or node.inputs[1] not in graph.constants:
         return False
     return channels[0] % FEWEST_CHANNELS == 0 and channels[1] == 1 and channels[0] == attrs.groups
+
+
+def _moves(node: Node, less: int) -> Concat | Pad | Reshape | Slice | Transpose | None:
+    """Return the attributes of a node that only moves numbers, for these numbers minus `less`. Return None
+    for any other node."""
+    attrs = node.attrs
+    if isinstance(attrs, Pad):
+        return replace(attrs, value=attrs.value - less) if attrs.mode == "constant" else attrs
+    plain = isinstance(attrs, Reshape) and attrs.dtype is None
+    return attrs if plain or isinstance(attrs, (Concat, Slice, Transpose)) else None
 
 
 def _uncast(e: Expr, names: Collection[str]) -> Expr | None:
