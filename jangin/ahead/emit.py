@@ -126,7 +126,7 @@ def emit(
     adds what makes the folder a "cmake" package or a "zephyr" module. `ram` is how many bytes a run on one
     thread may take, with 1 KB of stack and without inputs and outputs. The first layers run patch by patch if
     the model takes more. Without `ram`, they do so for microcontrollers if this saves a tenth of the memory
-    for at most 1 % more operations. With `candidates`, a package for WebGPU has other schedules of its
+    for at most 2 % more estimated cycles. With `candidates`, a package for WebGPU has other schedules of its
     kernels, which `load({tune: true})` measures. Its weights are in files of at most `shards` bytes, which it
     checks by their digests. The other arguments mean the same as for `jangin.build`.
     Raises CompileError that names the node if the model runs in steps. Raises ValueError if the target or

@@ -16,7 +16,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
+from jangin.ahead import patches
 from jangin.ahead.estimates import LAUNCH, code_bytes, layers
+from jangin.ahead.model import Model
 from jangin.ir.graph import Array
 from jangin.ir.products import DOT4
 from jangin.targets import resolve
@@ -167,6 +169,24 @@ def test_patches_that_cost_nothing_are_made_unasked(target: str, tmp_path: Path)
     x = np.random.default_rng().uniform(-8, 8, (1, 3, 36, 20)).astype(np.float32)
     there = e.run(e.build(made, tmp_path), e.BOARDS[target], x)
     np.testing.assert_array_equal(there, jangin.compile(model)(x).reshape(-1))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", TARGETS)
+def test_patches_unasked_hardly_cost_time(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the estimates a run takes at most 2 % more cycles. Without patches that are quick enough there are
+    none."""
+    model, machine = pooled(), resolve(target)
+
+    def cycles(made: Model) -> float:
+        return sum(layer.kernel.cycles for layer in layers(made.parts[0].plan, machine))
+
+    plain = jangin.emit(model, "c", target, name="model", ram=1 << 30).model
+    made = jangin.emit(model, "c", target, name="model").model
+    assert not plain.patches and cycles(made) <= 1.02 * cycles(plain)
+    monkeypatch.setattr(patches, "SLOWER", 0.5)
+    none = jangin.emit(model, "c", target, name="model").model
+    assert not none.patches and none.ram == plain.ram
 
 
 @pytest.mark.sampled(4)
