@@ -94,16 +94,17 @@ def planned(graph: Graph, choice: Choice, options: Options, progress: Progress |
 def cheap(graph: Graph, plan: Plan, options: Options, progress: Progress | None) -> Fitted:
     """Return a plan of a lowered graph with few patches that save much memory and cost next to no time.
     Return `plan`, which has no patches, if there is none."""
-    found, _ = choices(graph, plan, options, FEW, MOST_TRIED)
-    most, slowest = WORTH * arena_bytes(plan), SLOWER * _cycles(plan, options)
+    most, (found, _) = WORTH * arena_bytes(plan), choices(graph, plan, options, FEW, MOST_TRIED)
     for choice in [c for c in reversed(found) if c.bytes <= most and c.extra <= LITTLE]:
         attempt = planned(graph, choice, options, progress)
-        if arena_bytes(attempt) <= most and _cycles(attempt, options) <= slowest:
+        slower = _cycles(attempt, options) > SLOWER * _cycles(plan, options)
+        if arena_bytes(attempt) <= most and not slower:
             return Fitted(attempt, str(choice))
     return Fitted(plan, "")
 
 
 def _cycles(plan: Plan, options: Options) -> float:
+    """Return the estimated cycles of a run of a plan of known sizes."""
     return sum(layer.kernel.cycles for layer in layers(plan, options.target))
 
 

@@ -173,6 +173,17 @@ def test_patches_that_cost_nothing_are_made_unasked(target: str, tmp_path: Path)
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("target", TARGETS)
+def test_a_network_of_any_number_of_rows_has_no_patches(target: str) -> None:
+    """Nothing is known of its cycles, and its C takes any size."""
+    model = pooled()
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    made = jangin.emit(model, "c", target, name="model").model
+    assert not made.patches and str(made.inputs[0].shapes[0][0]) == "rows"
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("target", TARGETS)
 def test_patches_unasked_hardly_cost_time(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the estimates a run takes at most 2 % more cycles. Without patches that are quick enough there are
     none."""
