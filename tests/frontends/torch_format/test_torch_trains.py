@@ -224,6 +224,26 @@ def test_training_runs_on_pytorchs_threads(monkeypatch: pytest.MonkeyPatch) -> N
     assert lent[2:] == [None, None, None]
 
 
+def test_the_number_of_threads_may_change_between_the_passes() -> None:
+    """Gradients are the same to the bit, whatever PyTorch's number of threads is when each graph runs."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 64))
+    x, before, found = torch.randn(48, 64), torch.get_num_threads(), []
+    try:
+        torch.set_num_threads(2)
+        run = torch.compile(net, backend=backend)
+        for count in (2, 1, 3, 8, 2):
+            loss = run(x).square().sum()
+            torch.set_num_threads(count)
+            found.append(torch.autograd.grad(loss, [*net.parameters()]))
+            torch.set_num_threads(2)
+    finally:
+        torch.set_num_threads(before)
+    wanted = torch.autograd.grad(net(x).square().sum(), [*net.parameters()])
+    torch.testing.assert_close(found[0], wanted, rtol=1e-4, atol=1e-4)
+    assert all(torch.equal(a, b) for other in found for a, b in zip(other, found[0], strict=True))
+
+
 def test_parameters_that_change_again_become_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A validation between epochs doesn't compile the graph each time. Its results are those of the present
     parameters."""
