@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +24,27 @@ from jangin.runtime.addressed import Lender
 WIDTH, ROWS = 192, 160
 PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_uint32)
 NUMBER = ctypes.CFUNCTYPE(ctypes.c_int32)
+PRELOADED = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+int regions;
+int omp_get_thread_num(void) { return ((int (*)(void))dlsym(RTLD_NEXT, "omp_get_thread_num"))(); }
+void GOMP_parallel(void (*body)(void *), void *data, unsigned threads, unsigned flags) {
+  regions++;
+  void *next = dlsym(RTLD_NEXT, "GOMP_parallel");
+  ((void (*)(void (*)(void *), void *, unsigned, unsigned))next)(body, data, threads, flags);
+}
+"""
+SAME = """
+import ctypes
+import torch
+from jangin.frontends.torch.openmp import lender
+preloaded = ctypes.CDLL(None)
+torch.set_num_threads(2)
+torch.ones(1 << 20).add_(1)
+assert ctypes.c_int.in_dll(preloaded, "regions").value
+assert lender()[0] == ctypes.cast(preloaded.GOMP_parallel, ctypes.c_void_p).value
+"""
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 Parallel = Callable[[Callable[[int], None], int], None]
 
@@ -205,6 +230,18 @@ class TestOpenMP:
             run(x, i)
             time.sleep(0.001)
             assert all(before.get(t, before[os.getpid()]) == now for t, now in sets_of_cores().items())
+
+    @pytest.mark.slow
+    def test_a_preloaded_library_serves_both(self, lender: Lender, tmp_path: Path) -> None:
+        """PyTorch's operators run on a preloaded library, and so do compiled graphs."""
+        compiler = shutil.which("cc")
+        if compiler is None:
+            pytest.skip("there is no C compiler")
+        source, library = tmp_path / "preloaded.c", tmp_path / "preloaded.so"
+        source.write_text(PRELOADED)
+        subprocess.run([compiler, "-shared", "-fPIC", source, "-o", library, "-ldl"], check=True)
+        found = {**os.environ, "LD_PRELOAD": str(library)}
+        subprocess.run([sys.executable, "-c", SAME], env=found, check=True)
 
     def test_a_forked_process_takes_its_own_threads(self, exe: jangin.Executable, lender: Lender) -> None:
         from jangin.frontends.torch import openmp

@@ -24,15 +24,18 @@ def lender() -> tuple[int, int] | None:
 
 @cache
 def _found() -> tuple[int, int] | None:
-    """A symbol of PyTorch's library is also looked for in the libraries that it needs, and the first has it.
-    Other packages may have loaded other OpenMP libraries."""
+    """The system looks for a symbol of PyTorch's library among the process's global symbols first. PyTorch's
+    operators therefore run on a preloaded OpenMP library. PyTorch's library and the libraries that it needs
+    come next. Other packages may have loaded other OpenMP libraries for themselves."""
     if not torch.backends.openmp.is_available():
         return None
-    try:
-        library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so"))
-        return _address(library.GOMP_parallel), _address(library.omp_get_thread_num)
-    except (OSError, AttributeError):
-        return None
+    for path in (None, str(Path(torch.__file__).with_name("lib") / "libtorch_cpu.so")):
+        try:
+            library = ctypes.CDLL(path)
+            return _address(library.GOMP_parallel), _address(library.omp_get_thread_num)
+        except (OSError, AttributeError):
+            continue
+    return None
 
 
 def _address(function: Any) -> int:
