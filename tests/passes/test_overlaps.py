@@ -62,7 +62,8 @@ def of_bytes(random: np.random.Generator) -> onnx.ModelProto:
 
 
 def plan_of(model: onnx.ModelProto) -> Plan:
-    (part,) = jangin.emit(model, "c", "cortex-m4", name="model").model.parts
+    """Return the plan of a model whose layers run whole."""
+    (part,) = jangin.emit(model, "c", "cortex-m4", name="model", ram=1 << 30).model.parts
     return part.plan
 
 
