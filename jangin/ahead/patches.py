@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from jangin.ahead.estimates import Layer, layers
+from jangin.ahead.estimates import VECTOR_BYTES, Layer, layers
 from jangin.ahead.memory import memory_of, typical_sizes
 from jangin.compiler.pipeline import lowered_plan, optimize
 from jangin.ir.graph import Graph, Node, static_shape
@@ -93,7 +93,10 @@ def planned(graph: Graph, choice: Choice, options: Options, progress: Progress |
 
 def cheap(graph: Graph, plan: Plan, options: Options, progress: Progress | None) -> Fitted:
     """Return a plan of a lowered graph with few patches that save much memory and cost next to no time.
-    Return `plan`, which has no patches, if there is none."""
+    Return `plan`, which has no patches, if there is none. On a machine with vectors none are made: short rows
+    don't fill vectors, and the estimates don't tell what this costs."""
+    if options.target.machine.vector_bytes >= VECTOR_BYTES:
+        return Fitted(plan, "")
     most, (found, _) = WORTH * arena_bytes(plan), choices(graph, plan, options, FEW, MOST_TRIED)
     for choice in [c for c in reversed(found) if c.bytes <= most and c.extra <= LITTLE]:
         attempt = planned(graph, choice, options, progress)

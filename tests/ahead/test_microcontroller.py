@@ -157,7 +157,7 @@ def pooled() -> onnx.ModelProto:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [t for t in TARGETS if t != "cortex-m55"])
 def test_patches_that_cost_nothing_are_made_unasked(target: str, tmp_path: Path) -> None:
     """They save memory, and the results are the same to the last bit. With enough memory there are none."""
     needs_tools(target)
@@ -195,6 +195,7 @@ def test_patches_unasked_hardly_cost_time(target: str, monkeypatch: pytest.Monke
     plain = jangin.emit(model, "c", target, name="model", ram=1 << 30).model
     made = jangin.emit(model, "c", target, name="model").model
     assert not plain.patches and cycles(made) <= 1.02 * cycles(plain)
+    assert bool(made.patches) == (target != "cortex-m55"), "short rows don't fill vectors"
     monkeypatch.setattr(patches, "SLOWER", 0.5)
     none = jangin.emit(model, "c", target, name="model").model
     assert not none.patches and none.ram == plain.ram
