@@ -454,8 +454,9 @@ def _moves(node: Node, less: int) -> Concat | Pad | Reshape | Slice | Transpose 
     attrs = node.attrs
     if isinstance(attrs, Pad):
         return replace(attrs, value=attrs.value - less) if attrs.mode == "constant" else attrs
-    plain = isinstance(attrs, Reshape) and attrs.dtype is None
-    return attrs if plain or isinstance(attrs, (Concat, Slice, Transpose)) else None
+    if isinstance(attrs, Reshape) and attrs.dtype is not None:
+        return None
+    return attrs if isinstance(attrs, (Concat, Reshape, Slice, Transpose)) else None
 
 
 def _uncast(e: Expr, names: Collection[str]) -> Expr | None:
