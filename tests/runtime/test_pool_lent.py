@@ -182,7 +182,7 @@ class TestOpenMP:
 
     @pytest.fixture
     def lender(self) -> Iterator[Lender]:
-        pytest.importorskip("torch")
+        pytest.importorskip("torch", reason="PyTorch isn't installed")
         from jangin.frontends.torch.openmp import lender
 
         found = lender()
