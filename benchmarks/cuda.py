@@ -34,7 +34,6 @@ import ctypes
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -48,6 +47,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+from apart import row_apart
 from cuda_bars import reading
 from cuda_peers import REPEATS, ours_on_device, run_seconds, torch_network, torch_product
 from cuda_place import TF32, Place, Prepared, compiled, without_models
@@ -348,26 +348,7 @@ def command_of(name: str, arguments: argparse.Namespace) -> list[str]:
 def apart(name: str, arguments: argparse.Namespace, left: float) -> Row:
     """Run a job in its own process, for at most `left` seconds. Whatever ends it is stored like a figure, and
     the next call tries the job again."""
-    limit = min(arguments.seconds, left)
-    try:
-        with subprocess.Popen(
-            command_of(name, arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            start_new_session=True,
-        ) as job:  # fmt: skip
-            try:
-                said, errors = job.communicate(timeout=limit)
-            except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(job.pid, signal.SIGKILL)  # its compilers and checkers too
-                job.communicate()
-                return {"problem": f"it took longer than {limit:.3g} seconds"}
-        found = json.loads(said.strip().rpartition("\n")[2]) if job.returncode == 0 else None
-        if isinstance(found, dict):
-            return found
-        last = errors.strip().rpartition("\n")[2][:400]
-        return {"problem": last or f"it ended with status {job.returncode} and said no figure"}
-    except (OSError, ValueError) as error:
-        return {"problem": f"{type(error).__name__}: {str(error)[:400]}"}
+    return row_apart(command_of(name, arguments), min(arguments.seconds, left))
 
 
 def section(done: Mapping[str, Row]) -> Section:

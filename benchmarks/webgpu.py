@@ -23,20 +23,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+from apart import row_apart
 from catalogue import BRIEF, CATALOGUE
 from cuda_bars import WEBGPU, judged
 from gpu_networks import NETWORKS, bert, feeds
@@ -206,24 +203,7 @@ def command_of(step: str, name: str, on: str, args: argparse.Namespace) -> list[
 
 def apart(step: str, name: str, on: str, args: argparse.Namespace, left: float) -> Row:
     """Do a step in its own process, for at most `left` seconds. Whatever ends it is told as its problem."""
-    limit = min(args.seconds, left)
-    with subprocess.Popen(
-        command_of(step, name, on, args), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        start_new_session=True,
-    ) as job:  # fmt: skip
-        try:
-            said, errors = job.communicate(timeout=limit)
-        except subprocess.TimeoutExpired:
-            with suppress(ProcessLookupError):
-                os.killpg(job.pid, signal.SIGKILL)  # its compilers too
-            job.communicate()
-            return {"problem": f"to {step} took longer than {limit:.3g} seconds"}
-    with suppress(ValueError):
-        found = json.loads(said.strip().rpartition("\n")[2]) if job.returncode == 0 else None
-        if isinstance(found, dict):
-            return found
-    last = errors.strip().rpartition("\n")[2][:400]
-    return {"problem": last or f"to {step} ended with status {job.returncode} and said no figure"}
+    return row_apart(command_of(step, name, on, args), min(args.seconds, left), f"to {step}")
 
 
 # --- the whole measurement

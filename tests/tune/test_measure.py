@@ -60,28 +60,29 @@ def test_a_race_times_each_way_or_those_named() -> None:
     assert len(race.time(0.0, [0, 2])) == 2
 
 
-def test_a_way_that_computes_something_else_is_found() -> None:
-    node, graph = kernel()
-    good, _ = ways(node, graph, 2)
+def defective(node: Node, graph: Graph) -> Scheduled:
+    """Return a kernel that adds an operand once more than the node does."""
     _, workload, _ = kernel_workload(node, graph, OPTIONS)
     (stage,) = workload.stages
     assert isinstance(stage.body, Binary)
     wrong = replace(workload, name="wrong", stages=(replace(stage, body=stage.body + stage.body.a),))
+    return make_kernel(wrong, OPTIONS)
+
+
+def test_a_way_that_computes_something_else_is_found() -> None:
+    node, graph = kernel()
+    good, _ = ways(node, graph, 2)
     trial = Trial(node, graph, OPTIONS, 1, {}, 1 << 16)
     with pytest.raises(WrongResult, match="defect of the template"):
-        trial.build([good, make_kernel(wrong, OPTIONS)])
+        trial.build([good, defective(node, graph)])
 
 
 def test_another_machine_races_what_was_built_here() -> None:
     """A candidate that computes something else has no time, and the others do. Equal ones have one time."""
     node, graph = kernel()
     good, other = ways(node, graph, 2)
-    _, workload, _ = kernel_workload(node, graph, OPTIONS)
-    (stage,) = workload.stages
-    assert isinstance(stage.body, Binary)
-    wrong = replace(workload, name="wrong", stages=(replace(stage, body=stage.body + stage.body.a),))
     trial = Trial(node, graph, OPTIONS, 1, {}, 1 << 16)
-    built = trial.built([good, make_kernel(wrong, OPTIONS), other])
+    built = trial.built([good, defective(node, graph), other])
     sent = pickle.loads(pickle.dumps(Contest(built, (0, 1, 2, 2), 1.0)))
     (same, nothing, *rest), seconds, defects = sent.run(0.0, 0.0)
     assert same == 1.0 and nothing is None and rest[0] == rest[1] > 0 and seconds > 0
