@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import os
-import signal
 import sys
 import threading
-import time
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import scipy.linalg.blas
+from forks import in_a_fork
 
 from jangin import blas
 from jangin.blas import calls, compiled, direct
@@ -313,20 +311,6 @@ def test_native_calls_keep_counts_of_references() -> None:
     for _ in range(100):
         assert blas.dgemm(1.0, a, b, c=c, overwrite_c=1) is c
     assert sys.getrefcount(c) == 2
-
-
-def in_a_fork(work: Callable[[], bool]) -> None:
-    """Run `work` in a forked process, which must end within a minute and be right."""
-    child = os.fork()
-    if not child:
-        os._exit(0 if work() else 1)
-    deadline = time.monotonic() + 60
-    while (done := os.waitpid(child, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    if done == (0, 0):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    assert done[1] == 0
 
 
 def test_a_forked_process_calls_on() -> None:

@@ -7,6 +7,7 @@ import ctypes
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ def ended_at(act: Callable[[], object], place: int | None) -> int:
         try:
             act()
         except BaseException:  # the child must not go on as a second run of the tests
+            traceback.print_exc()
             os._exit(1)
         os._exit(0)
     _, status = os.waitpid(child, 0)

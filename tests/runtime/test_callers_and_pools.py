@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from forks import in_a_fork
 from onnx import TensorProto, helper, numpy_helper
 
 import jangin
@@ -95,21 +96,7 @@ class Callers:
         time.sleep(draw.random() * 0.01)
 
     def _fork(self, case: Any) -> None:
-        child = os.fork()
-        if not child:
-            same = np.allclose(case[0].run(case[1])["y"], case[2], atol=1e-5)
-            os._exit(0 if same else 3)
-        waited = 0.0
-        while waited < CHILD_SECONDS:
-            ended, status = os.waitpid(child, os.WNOHANG)
-            if ended:
-                assert status == 0, f"the child ended with {status}"
-                return
-            time.sleep(0.01)
-            waited += 0.01
-        os.kill(child, 9)
-        os.waitpid(child, 0)
-        raise AssertionError("the child hangs")
+        in_a_fork(lambda: np.allclose(case[0].run(case[1])["y"], case[2], atol=1e-5), CHILD_SECONDS)
 
 
 @pytest.mark.slow

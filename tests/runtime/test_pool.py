@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from forks import in_a_fork
 from pools import Pool, job
 
 from jangin.backends.llvm.pool import UNITS_PER_THREAD, pool_module
@@ -139,23 +140,8 @@ def test_several_callers_of_one_pool(pool: Pool) -> None:
 def test_no_wait_for_workers_that_took_nothing(pool: Pool) -> None:
     """A forked child has the pool's memory but none of its workers. Jobs finish anyway."""
     made = pool.create(4)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            status = 0 if sum(job(pool, made, 300, 1, 4)[0] == 300 for _ in range(50)) == 50 else 2
-        finally:
-            os._exit(status)
-    deadline = time.monotonic() + 20
-    done, status = os.waitpid(child, os.WNOHANG)
-    while not done and time.monotonic() < deadline:
-        time.sleep(0.01)
-        done, status = os.waitpid(child, os.WNOHANG)
-    if not done:
-        os.kill(child, 9)
-        os.waitpid(child, 0)
+    in_a_fork(lambda: all(job(pool, made, 300, 1, 4)[0] == 300 for _ in range(50)), 20)
     pool.destroy(made)
-    assert done and status == 0
 
 
 def test_unknown_architecture() -> None:
