@@ -16,6 +16,7 @@ from typing import Any
 
 import mocked
 import pytest
+from broken_jobs import BROKEN
 
 ROOT = Path(__file__).parent.parent.parent
 pytestmark = mocked.needed
@@ -68,15 +69,6 @@ def test_every_bar_is_said(cuda: Any) -> None:
     assert words[:5] == ["MISSED"] * 3 + ["FAILED"] * 2 and {*words[5:]} == {"met", "none"}
     lines = cuda.reading({})
     assert len(lines) == 8 and all(line.startswith("none") and "not measured" in line for line in lines)
-
-
-BROKEN = {
-    "import os; os.abort()": "ended with status -6",
-    "raise MemoryError('none left')": "MemoryError: none left",
-    "print('no figure')": "said no figure",
-    "print(3)": "said no figure",
-    "import os, time; os.fork(); time.sleep(60)": "it took longer",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", BROKEN)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from broken_jobs import BROKEN
 from on_adapter import NONE, usable
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,15 +48,6 @@ def test_shares_of_cuda(benchmark: Any, tmp_path: Path) -> None:
     assert table.columns[-1] == "of CUDA: kernels" and table.rows[0][-2:] == ["0.50", "0.50"]
     assert table.rows[0][table.columns.index("opencl: time")] == "no OpenCL"
     assert table.rows[1][table.columns.index("opencl: time")] == "it broke"
-
-
-BROKEN = {
-    "import os; os.abort()": "status -6 and said no figure",
-    "raise MemoryError('none left')": "MemoryError: none left",
-    "print('no figure')": "said no figure",
-    "print(3)": "said no figure",
-    "import os, time; os.fork(); time.sleep(60)": "took longer than 0.5 seconds",
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("text", BROKEN)
