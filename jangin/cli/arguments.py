@@ -70,3 +70,44 @@ WeightBits = Annotated[
         min=7, max=8, help="Of weights in int8: 8, or 7, quicker and the default on x86-64 without VNNI."
     ),
 ]
+
+# -- of compiling --------------------------------------------------------------------------------
+
+EmitKind = Annotated[
+    str,
+    typer.Option(
+        help="jgn (a file for jangin.load), or without Jangin: object, shared, c or web.",
+        autocompletion=among("emit"),
+    ),
+]
+CodeName = Annotated[str, typer.Option(help="With --emit: what names in C begin with.")]
+Constants = Annotated[
+    str, typer.Option(help="With --emit: weights lie inside the code, or in a file beside it.")
+]
+Apis = Annotated[
+    str, typer.Option(help="With --emit: declarations for cpp, rust or csharp, with commas between.")
+]
+Package = Annotated[
+    str, typer.Option(help="With --emit c: make the folder a cmake package or a zephyr module.")
+]
+RunMemory = Annotated[
+    str,
+    typer.Option(metavar="SIZE", help="With --emit: memory for a run, for which layers may run in patches."),
+]
+Candidates = Annotated[
+    bool,
+    typer.Option("--candidates", help="With --emit web: more kernels, which load({tune: true}) measures."),
+]
+Shards = Annotated[
+    str, typer.Option(metavar="SIZE", help="With --emit web: weights in files of at most this size.")
+]
+CacheType = Annotated[
+    str, typer.Option(metavar="TYPE", help="Of GGUF: keys and values in float32, float16 or int8.")
+]
+ActivationType = Annotated[
+    str,
+    typer.Option(
+        metavar="TYPE",
+        help="Of GGUF and ONNX: what weights in blocks are multiplied with, float32 or rounded to int8.",
+    ),
+]

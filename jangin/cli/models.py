@@ -10,15 +10,25 @@ import typer
 
 from jangin.cli.app import command
 from jangin.cli.arguments import (
+    ActivationType,
+    Apis,
+    CacheType,
     Calibration,
+    Candidates,
+    CodeName,
+    Constants,
     Crop,
+    EmitKind,
     Inputs,
     Labels,
     Limit,
     Model,
     Objective,
+    Package,
     Pixels,
+    RunMemory,
     Shapes,
+    Shards,
     TargetName,
     Threads,
     Tokenizer,
@@ -76,39 +86,15 @@ def compile_command(
     ],
     shape: Shapes = None,
     target: TargetName = None,
-    emit: Annotated[
-        str,
-        typer.Option(
-            help="jgn (a file for jangin.load), or without Jangin: object, shared, c or web.",
-            autocompletion=among("emit"),
-        ),
-    ] = "jgn",
-    name: Annotated[str, typer.Option(help="With --emit: what names in C begin with.")] = "",
-    constants: Annotated[
-        str, typer.Option(help="With --emit: weights lie inside the code, or in a file beside it.")
-    ] = "inside",
+    emit: EmitKind = "jgn",
+    name: CodeName = "",
+    constants: Constants = "inside",
     weights: Annotated[str, typer.Option(hidden=True)] = "",
-    api: Annotated[
-        str, typer.Option(help="With --emit: declarations for cpp, rust or csharp, with commas between.")
-    ] = "",
-    package: Annotated[
-        str, typer.Option(help="With --emit c: make the folder a cmake package or a zephyr module.")
-    ] = "",
-    ram: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE", help="With --emit: memory for a run, for which layers may run in patches."
-        ),
-    ] = "",
-    candidates: Annotated[
-        bool,
-        typer.Option(
-            "--candidates", help="With --emit web: more kernels, which load({tune: true}) measures."
-        ),
-    ] = False,
-    shards: Annotated[
-        str, typer.Option(metavar="SIZE", help="With --emit web: weights in files of at most this size.")
-    ] = "",
+    api: Apis = "",
+    package: Package = "",
+    ram: RunMemory = "",
+    candidates: Candidates = False,
+    shards: Shards = "",
     force: Annotated[bool, typer.Option("--force", help="With --emit: replace files in the folder.")] = False,
     timings: Annotated[
         bool, typer.Option("--timings", help="Compile from nothing, and say where the time goes.")
@@ -119,16 +105,8 @@ def compile_command(
     encrypt: Annotated[
         Path | None, typer.Option(help="Encrypt it by the key in this file, of 64 hexadecimal digits.")
     ] = None,
-    kv_cache: Annotated[
-        str, typer.Option(metavar="TYPE", help="Of GGUF: keys and values in float32, float16 or int8.")
-    ] = "",
-    activations: Annotated[
-        str,
-        typer.Option(
-            metavar="TYPE",
-            help="Of GGUF and ONNX: what weights in blocks are multiplied with, float32 or rounded to int8.",
-        ),
-    ] = "",
+    kv_cache: CacheType = "",
+    activations: ActivationType = "",
 ) -> None:
     """Compile a model to a file that loads without the compiler, or to code that runs without Jangin."""
     if emit != "jgn":
