@@ -375,7 +375,8 @@ STUDIED = (*OURS, *PEERS)
 MULTIPLIERS: tuple[str, ...] = ("openblas", "onednn", "numpy", "blis")
 """Libraries of matrix products, which a study of products adds. Jangin calls the first two."""
 DEVICE_MULTIPLIERS: Mapping[str, tuple[str, ...]] = {"opencl": ("clblast",)}
-"""Those of devices other than the processor, by the kind of device. Jangin calls them."""
+"""Libraries of matrix products on other devices than the processor, by the kind of device. Jangin calls
+them."""
 ENGINES: Mapping[str, Callable[[Job], Engine]] = {
     "jangin": _jangin,
     "untuned": _untuned,

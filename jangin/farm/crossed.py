@@ -45,9 +45,10 @@ class Builder:
     def _contests(self, kernel: TuningKernel, candidates: Sequence[Candidate]) -> list[Contest | str]:
         try:
             return [self._model.contest(kernel, candidates)]
-        except Exception as error:  # a defective candidate may raise anything; alone, each shows if it is one
+        except Exception as error:  # a defective candidate may raise anything
             if len(candidates) == 1:
                 return [f"{kernel.report.name}, {candidates[0]}: {type(error).__name__}: {error}"]
+        # each candidate is built alone, which shows the defective one
         return [contest for c in candidates for contest in self._contests(kernel, [c])]
 
     def final(self, ask: Ask, winners: Mapping[str, str]) -> tuple[float, float]:

@@ -247,7 +247,7 @@ def in_node(program: str, folder: Path) -> Any:
 
 
 @needs_linker
-@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't here")
+@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't installed, which runs the package")
 def test_webassembly_instead_of_webgpu(tmp_path: Path) -> None:
     """Node has no WebGPU. A run's outputs are its own: a later run doesn't write over them."""
     both(small_network(), tmp_path)

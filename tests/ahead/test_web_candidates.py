@@ -107,7 +107,7 @@ console.log(JSON.stringify(told));
 """
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't here")
+@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't installed, which runs the package")
 def test_stored_winners_that_the_device_refuses_are_left_out(tmp_path: Path) -> None:
     """A newer driver may refuse a stored winner. The package then runs with its own kernels."""
     jangin.emit(network(), "web", "webgpu", name="model", candidates=True).save(tmp_path)

@@ -34,7 +34,7 @@ console.log(JSON.stringify(told));
 """
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't here")
+@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't installed, which runs the package")
 def test_no_adapter_and_small_limits(tmp_path: Path) -> None:
     packaged(small_network(), tmp_path)
     none, adapter, buffer, binding, device = in_node(GPUS, tmp_path)

@@ -56,7 +56,7 @@ def emitted(folder: Path) -> list[Path]:
     return sorted(folder.glob("model.*.bin"))
 
 
-@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't here")
+@pytest.mark.skipif(not shutil.which("node"), reason="Node isn't installed, which runs the package")
 def test_the_loader_joins_and_checks_them(tmp_path: Path) -> None:
     shards = emitted(tmp_path / "shards")
     whole = packaged(small_network(), tmp_path / "whole")["model.bin"]

@@ -54,7 +54,7 @@ def test_places_differ_by_all_that_changes_timings(monkeypatch: pytest.MonkeyPat
 def test_boards_findings_serve_where_models_are_made_for_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of another processor with this machine's architecture don't."""
+    """A board's findings don't serve if its processor has this machine's architecture."""
     store = Store(tmp_path)
     foreign = "cortex-a72" if resolve("cpu").triple.startswith("x86_64") else "x86-64-v3"
     with monkeypatch.context() as patch:
