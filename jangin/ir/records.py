@@ -2,8 +2,7 @@
 
 The standard one writes and compiles six functions for each class, a fifth of the compiler's import time. Here
 only `__init__` is compiled, when a class has its first instance. The other functions are the same for all
-classes and use the fields' values. The fields of plain classes are collected here too, because the standard
-one examines each annotation by regular expressions.
+classes and use the fields' values.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ def _frozen(cls: type) -> type:
         # otherwise the standard one derives it from the signature, which takes long
         frozen.__doc__ = cls.__name__
     bases: list[Any] = [b for b in cls.__mro__[1:] if "__dataclass_params__" in b.__dict__]
-    if (plain := _plain_fields(cls, bases)) is not None:
-        frozen.__dataclass_fields__, frozen.__dataclass_params__ = plain, _PARAMS
-    else:
-        _collect(frozen, bases)
+    for base in bases:  # bases are frozen by their `__setattr__`, which the standard one doesn't know
+        base.__dataclass_params__.frozen = False
+    dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
+    for base in (*bases, frozen):
+        base.__dataclass_params__.frozen = True
     fields = dataclasses.fields(frozen)
     hashed = [f.name for f in fields if (f.compare if f.hash is None else f.hash)]
     if "__init__" not in own:
@@ -42,67 +42,13 @@ def _frozen(cls: type) -> type:
     frozen._shown = tuple(f.name for f in fields if f.repr)
     frozen._compared = staticmethod(_values([f.name for f in fields if f.compare]))
     frozen._hashed = staticmethod(_values(hashed))
-    common: dict[str, Any] = {"__repr__": _repr, "__eq__": _eq, "__setattr__": _set, "__delattr__": _delete}
-    common["__match_args__"] = tuple(f.name for f in fields if f.init and not f.kw_only)
+    common = {"__repr__": _repr, "__eq__": _eq, "__setattr__": _set, "__delattr__": _delete}
     if own.get("__hash__") is None:
         common["__hash__"] = _hash
     for name, function in common.items():
         if name not in own or name == "__hash__":
             setattr(cls, name, function)
     return cls
-
-
-@dataclasses.dataclass(init=False, repr=False, eq=False)
-class _Plain:
-    """All frozen classes with plain fields share the parameters of this class."""
-
-    field: int = 0
-
-
-_FIELD: Any = _Plain.__dataclass_fields__["field"]
-_PARAMS: Any = vars(_Plain)["__dataclass_params__"]
-_PARAMS.frozen = True
-
-
-def _collect(cls: Any, bases: Sequence[Any]) -> None:
-    """Let the standard library collect a class's fields. Bases are frozen by their `__setattr__`, which it
-    doesn't know."""
-    known = [base.__dataclass_params__ for base in bases]
-    for params in known:
-        params.frozen = False
-    try:
-        dataclasses.dataclass(init=False, repr=False, eq=False)(cls)
-    finally:
-        for params in known:
-            params.frozen = True
-    cls.__dataclass_params__.frozen = True
-
-
-def _plain_fields(cls: Any, bases: Sequence[Any]) -> dict[str, Any] | None:
-    """Return a class's fields by name. Return None if one is no plain field, or if it isn't valid."""
-    if not all(base.__dataclass_params__.frozen for base in bases):
-        return None
-    fields = {name: f for base in reversed(bases) for name, f in base.__dataclass_fields__.items()}
-    for name, annotation in cls.__annotations__.items():
-        if not isinstance(annotation, str) or any(word in annotation for word in _SPECIAL):
-            return None
-        default = getattr(cls, name, dataclasses.MISSING)
-        f: Any = default if isinstance(default, dataclasses.Field) else dataclasses.field(default=default)
-        if f.kw_only is True or f.default.__class__.__hash__ is None or hasattr(f.default, "__get__"):
-            return None
-        f.name, f.type, f.kw_only, f._field_type = name, annotation, False, _FIELD._field_type
-        fields[name] = f
-    for name in cls.__annotations__:
-        if isinstance(cls.__dict__.get(name), dataclasses.Field):
-            if fields[name].default is dataclasses.MISSING:
-                delattr(cls, name)
-            else:
-                setattr(cls, name, fields[name].default)
-    return fields
-
-
-_SPECIAL = ("ClassVar", "InitVar", "KW_ONLY")
-"""Words in the annotations of names that are no fields of instances."""
 
 
 class _Init:
