@@ -180,6 +180,9 @@ OF_NETS: dict[str, Layer] = {
     "grouped": lambda t: requantized(t, 3, groups=2, most=127),
     "image": lambda t: requantized(t, 3, 2, channels=3),
     "one channel": lambda t: requantized(t, 3, 2, channels=1),
+    "turned": lambda t: integer_matmul(
+        t.b, t.b.transpose(t.input(67, 37, dtype=I8), [1, 0]), t.weight(67, 45, dtype=I8)
+    ),
     "depthwise": lambda t: requantized(t, 3, groups=CHANNELS, outputs=CHANNELS),
     "depthwise, unpadded": lambda t: requantized(t, 3, groups=CHANNELS, outputs=CHANNELS, pad=False),
     "depthwise-strided": lambda t: requantized(t, 5, 2, groups=CHANNELS, outputs=CHANNELS, most=127),

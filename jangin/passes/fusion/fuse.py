@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from jangin.ir.core import Conv, Gather, Map
+from jangin.ir.dtype import I8
 from jangin.ir.expr import Binary, Call, Const, Expr, Var, const
 from jangin.ir.graph import Graph, Node
 from jangin.ir.sources import Sources
@@ -21,7 +22,6 @@ from jangin.ir.words import BITCASTS
 from jangin.ops.core import core_op
 from jangin.ops.editor import Editor, kernel_node
 from jangin.passes.memory.in_place import in_place_concats
-from jangin.targets.figures import FusionFigures
 from jangin.targets.target import Target
 
 SIZE_LIMIT = 400
@@ -64,8 +64,7 @@ def fuse(graph: Graph, target: Target) -> Graph:
     A concatenation whose parts can be written in place has a kernel to itself (see
     `passes.memory.in_place`). Raises CompileError if a node isn't a core operator.
     """
-    figures = target.machine.fusion
-    return _Fuser(_Fuser(graph, figures).widened_apart(), figures).run()
+    return _Fuser(_Fuser(graph, target).widened_apart(), target).run()
 
 
 def kind(node: Node) -> str:
@@ -124,9 +123,12 @@ class Group:
 
 
 class _Fuser:
-    def __init__(self, graph: Graph, figures: FusionFigures) -> None:
+    """Groups nodes of one graph. `across`: the machine adds up products of bytes across a vector's lanes."""
+
+    def __init__(self, graph: Graph, target: Target) -> None:
         self.graph = graph
-        self.figures = figures
+        self.figures = target.machine.fusion
+        self.across = target.row("products_across", I8, target.machine.vector_bytes) is not None
         self.producers = graph.producers()
         self.users = graph.consumers()
         self.index = {n.outputs[0]: i for i, n in enumerate(graph.nodes)}
@@ -309,6 +311,8 @@ class _Fuser:
             return CHEAP
         if isinstance(user.attrs, Conv) and position == 0 and self.is_depthwise(user):
             return WIDENING
+        if self.across and self.graph.dtype(user.inputs[position]) is I8:
+            return NONE  # the instruction loads neighbouring terms, which a view would separate
         # A product's inner loop reads its operands in place: other strides are possible, but no arithmetic.
         planes = user.op == "conv" and position == 0 and self.has_few(source[-1])
         return VIEWS if user.op == "matmul" or planes else NONE
