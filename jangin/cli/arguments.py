@@ -70,6 +70,8 @@ WeightBits = Annotated[
         min=7, max=8, help="Of weights in int8: 8, or 7, quicker and the default on x86-64 without VNNI."
     ),
 ]
+Rounds = Annotated[int, typer.Option(min=1, help="Turns that each engine takes.")]
+Seconds = Annotated[float, typer.Option(min=0.001, help="Length of a turn.")]
 
 # -- of compiling --------------------------------------------------------------------------------
 
@@ -110,4 +112,32 @@ ActivationType = Annotated[
         metavar="TYPE",
         help="Of GGUF and ONNX: what weights in blocks are multiplied with, float32 or rounded to int8.",
     ),
+]
+
+# -- of studies -----------------------------------------------------------------------------------
+
+Batches = Annotated[
+    str, typer.Option(help="Batch sizes: 1,8; n=1,8 names the model's size that is the batch.")
+]
+Precisions = Annotated[
+    str,
+    typer.Option(help="float32, float16, int8, or a list.", autocompletion=among("precision")),
+]
+Products = Annotated[
+    str,
+    typer.Option(metavar="SIZES", help="Matrix products too: 64..4096, 64x147x12544, convolutions."),
+]
+Devices = Annotated[
+    str, typer.Option(help="Devices for Jangin: cpu,opencl:0, or all; others run on the processor.")
+]
+Host = Annotated[
+    str,
+    typer.Option(metavar="ssh://BOARD", help="Measure emitted models there, with Python alone."),
+]
+HostTarget = Annotated[
+    str | None,
+    typer.Option(help="With --host: its target (default: by its processor).", autocompletion=among("target")),
+]
+StudyData = Annotated[
+    Path | None, typer.Option(help="What models are quantized with, as for `quantize` (default: random).")
 ]

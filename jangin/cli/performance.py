@@ -9,13 +9,22 @@ import typer
 
 from jangin.cli.app import command
 from jangin.cli.arguments import (
+    Batches,
+    Devices,
     Engines,
+    Host,
+    HostTarget,
     Inputs,
     Meters,
     Model,
     Models,
     Objective,
+    Precisions,
+    Products,
+    Rounds,
+    Seconds,
     Shapes,
+    StudyData,
     TargetName,
     Threads,
 )
@@ -46,8 +55,8 @@ def bench(
     deadline: Annotated[
         str, typer.Option(metavar="TIME", help="Jangin alone: percentiles and misses, under load too (5ms).")
     ] = "",
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that each engine takes.")] = 15,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Length of a turn.")] = 0.2,
+    rounds: Rounds = 15,
+    seconds: Seconds = 0.2,
     shape: Shapes = None,
     input: Inputs = None,
     symbolic: Annotated[
@@ -78,19 +87,9 @@ def bench(
         )
         return
     work(
-        models,
-        context.obj,
-        against,
-        threads or "1,2",
-        rounds,
-        seconds,
-        shape or [],
-        input or [],
-        symbolic,
-        target,
-        tune,
-        json,
-    )
+        models, context.obj, against, threads or "1,2", rounds, seconds, shape or [], input or [], symbolic,
+        target, tune, json,
+    )  # fmt: skip
 
 
 @command
@@ -104,49 +103,29 @@ def study(
     ] = None,
     engines: Engines = "all",
     threads: Annotated[str, typer.Option(help="Thread counts: 1,2 or 1,all.")] = "1",
-    batch: Annotated[
-        str, typer.Option(help="Batch sizes: 1,8; n=1,8 names the model's size that is the batch.")
-    ] = "1",
-    precision: Annotated[
-        str,
-        typer.Option(help="float32, float16, int8, or a list.", autocompletion=among("precision")),
-    ] = "float32",
+    batch: Batches = "1",
+    precision: Precisions = "float32",
     energy: Annotated[
         bool, typer.Option("--energy", help="Measure joules by this machine's sensors.")
     ] = False,
     meter: Meters = None,
-    products: Annotated[
-        str,
-        typer.Option(metavar="SIZES", help="Matrix products too: 64..4096, 64x147x12544, convolutions."),
-    ] = "",
+    products: Products = "",
     baseline: Annotated[
         str, typer.Option(help="The engine to compare with (default: im2col, or the first peer).")
     ] = "",
-    data: Annotated[
-        Path | None, typer.Option(help="What models are quantized with, as for `quantize` (default: random).")
-    ] = None,
+    data: StudyData = None,
     shape: Shapes = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Turns that each engine takes.")] = 15,
-    seconds: Annotated[float, typer.Option(min=0.001, help="Length of a turn.")] = 0.2,
+    rounds: Rounds = 15,
+    seconds: Seconds = 0.2,
     timeout: Annotated[
         float, typer.Option(min=1.0, help="Seconds that an engine may take to compile or run once.")
     ] = 600.0,
-    devices: Annotated[
-        str, typer.Option(help="Devices for Jangin: cpu,opencl:0, or all; others run on the processor.")
-    ] = "cpu",
+    devices: Devices = "cpu",
     tune: Annotated[
         str, typer.Option(metavar="TIME", help="Add the engine `tuned`: Jangin after so long a tuning (60s).")
     ] = "",
-    host: Annotated[
-        str,
-        typer.Option(metavar="ssh://BOARD", help="Measure emitted models there, with Python alone."),
-    ] = "",
-    target: Annotated[
-        str | None,
-        typer.Option(
-            help="With --host: its target (default: by its processor).", autocompletion=among("target")
-        ),
-    ] = None,
+    host: Host = "",
+    target: HostTarget = None,
     farm: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Measure on a Dask cluster's workers: tcp://host:8786.")
     ] = "",

@@ -47,30 +47,11 @@ MEMORY = 3600.0
 
 
 def study(
-    models: Sequence[Path],
-    settings: Settings,
-    output: Path,
-    engines: str,
-    threads: str,
-    batch: str,
-    precision: str,
-    energy: bool,
-    meters: Sequence[str],
-    products: str,
-    baseline: str,
-    data: Path | None,
-    shapes: Sequence[str],
-    rounds: int,
-    seconds: float,
-    timeout: float,
-    devices: str = CPU,
-    tune: str = "",
-    host: str = "",
-    target: str | None = None,
-    farm: str = "",
-    again: str = "",
-    quiet: str = "",
-) -> bool:
+    models: Sequence[Path], settings: Settings, output: Path, engines: str, threads: str, batch: str,
+    precision: str, energy: bool, meters: Sequence[str], products: str, baseline: str, data: Path | None,
+    shapes: Sequence[str], rounds: int, seconds: float, timeout: float, devices: str = CPU, tune: str = "",
+    host: str = "", target: str | None = None, farm: str = "", again: str = "", quiet: str = "",
+) -> bool:  # fmt: skip
     """Measure what a study lacks, and write its report into the folder `output`. Return False if it was
     interrupted. The rows so far are in the report then.
 
@@ -93,29 +74,14 @@ def study(
     if tune:
         chosen = tuple(dict.fromkeys((*chosen, "tuned")))
     asked = StudySettings(
-        tuple(m.resolve() for m in models),
-        chosen,
-        tuple(parse_counts(threads)),
-        tuple(parse_counts(batches, "--batch")),
-        tuple(dict.fromkeys(precision.split(","))),
-        symbol,
-        fixed_sizes(parse_shapes(shapes)),
-        energy or bool(meters),
-        tuple(meters),
-        rounds,
-        seconds,
-        timeout,
-        str(data.resolve()) if data is not None else "",
-        tuple(flags(settings)),
-        multiplied,
-        parse_devices(devices),
-        parse_seconds(tune) if tune else 0.0,
-        host,
-        "" if there is None else target or there.target,
-        {} if there is None else there.about,
-        quiet,
+        tuple(m.resolve() for m in models), chosen, tuple(parse_counts(threads)),
+        tuple(parse_counts(batches, "--batch")), tuple(dict.fromkeys(precision.split(","))), symbol,
+        fixed_sizes(parse_shapes(shapes)), energy or bool(meters), tuple(meters), rounds, seconds, timeout,
+        str(data.resolve()) if data is not None else "", tuple(flags(settings)), multiplied,
+        parse_devices(devices), parse_seconds(tune) if tune else 0.0, host,
+        "" if there is None else target or there.target, {} if there is None else there.about, quiet,
         tuple(filter(None, again.split(","))),
-    )
+    )  # fmt: skip
     if baseline and baseline not in chosen:
         raise ValueError(f"--baseline {baseline!r} is none of the engines: {', '.join(chosen)}")
     return _studied(asked, output, settings, baseline, farm)

@@ -15,11 +15,11 @@ from jangin.ir.graph import Array, CompileError
 from jangin.options import Common, Options, takes
 from jangin.pictures import pixels_of
 from jangin.quantization.auto import decided
-from jangin.quantization.data import Data, Reading, present, read, read_labels
-from jangin.quantization.engine import Tell
+from jangin.quantization.data import Data, Feeds, Reading, present, read, read_labels
+from jangin.quantization.engine import Seen, Tell
 from jangin.quantization.job import BITS, KINDS, Job, Quantized
 from jangin.quantization.observers import METHODS
-from jangin.quantization.quality import Score
+from jangin.quantization.quality import Quality, Score
 from jangin.runtime.threads import counted
 
 AUTO, AUTO_DROP = "auto", 0.005
@@ -95,28 +95,31 @@ def quantize(
     if not job.parts:
         raise CompileError("there is nothing to quantize: no float32 product has constant weights")
     seen = job.watched(feeds, smooth if kind in ("int8", AUTO) else None)
+    methods = [method] if method else [*METHODS] if kind in ("int8", AUTO) else ["minmax"]
     if kind == AUTO:
         allowed = AUTO_DROP if drop is None else drop
-        methods = [method] if method else [*METHODS]
         return decided(job, feeds, rated, seen, methods, block, weight_bits, allowed)
-    models: list[Quantized] = []
-    methods = [method] if method else [*METHODS] if kind == "int8" else ["minmax"]
     several = [weight_bits] if weight_bits else BITS[::-1] if kind == "int8" and job.narrow else BITS[:1]
+    return _first_within(drop, job, kind, several, methods, block, seen, feeds, rated)
+
+
+def _first_within(
+    drop: float | None, job: Job, kind: str, several: Sequence[int], methods: Sequence[str], block: int,
+    seen: Seen, feeds: Feeds, rated: Quality,
+) -> Quantized:  # fmt: skip
+    """Quantize by each number of bits and each method, until a model meets the drop. Raises DropMissed."""
+    models: list[Quantized] = []
     for bits, name in product(several, methods):
         ranges = seen.ranges(name)
-        best = job.made(job.chosen(kind, ranges, block, seen, bits), ranges, feeds, rated)
-        models.append(replace(best, bits=bits))
-        if drop is None or models[-1].drop <= drop:
+        made = job.made(job.chosen(kind, ranges, block, seen, bits), ranges, feeds, rated)
+        models.append(replace(made, bits=bits))
+        if drop is None or made.drop <= drop:
             return models[-1]
     assert drop is not None, "else the first was taken"
-    raise _missed(models, kind, drop, rated.title)
-
-
-def _missed(made: Sequence[Quantized], kind: str, drop: float, measure: str) -> DropMissed:
-    best = min(made, key=lambda q: q.drop)
-    return DropMissed(
-        f"a drop of {drop:.3%} can't be met in {kind}: the best found is {best.drop:.3%} ({measure}); "
-        "nothing is written",
+    best = min(models, key=lambda q: q.drop)
+    raise DropMissed(
+        f"a drop of {drop:.3%} can't be met in {kind}: the best found is {best.drop:.3%} ({rated.title}); "
+        "nothing is written. Allow a larger drop, or choose another kind",
         best,
     )
 

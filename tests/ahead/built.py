@@ -215,3 +215,11 @@ def api_of(made: Emitted, kind: str, folder: Path, compiler: str = "") -> Api:
 
 def same_bits(got: Array, want: Array) -> bool:
     return np.array_equal(got, np.ascontiguousarray(want).reshape(-1).view(np.uint8))
+
+
+def here() -> list[str]:
+    """Return the levels of x86-64 that this machine runs."""
+    from jangin.runtime.processor import why_not
+    from jangin.targets import NAMED
+
+    return [n for n, t in NAMED.items() if n.startswith("x86") and not why_not(str(t))]

@@ -14,7 +14,7 @@ from jangin.ir.graph import Array
 from jangin.ir.loop import Func
 from jangin.runtime.devices.cuda import CudaDriver
 from jangin.runtime.devices.cuda_devices import select
-from jangin.runtime.devices.cuda_library import Kernel, Module
+from jangin.runtime.devices.cuda_objects import Kernel, Module
 from jangin.targets import Target
 
 ORDERS = (0, 7)

@@ -14,7 +14,7 @@ from jangin.ir.dtype import from_numpy
 from jangin.runtime import dlpack
 from jangin.runtime.devices.cuda import CudaDriver
 from jangin.runtime.devices.cuda_devices import select
-from jangin.runtime.devices.cuda_library import Event
+from jangin.runtime.devices.cuda_objects import Event
 
 CODES = {"f32": 2, "f64": 2, "f16": 2, "i64": 0, "i32": 0, "u8": 1, "bool": 6, "bf16": 4}
 """DLPack's codes by `dlpack.h`, written apart from Jangin's table."""

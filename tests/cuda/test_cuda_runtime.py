@@ -23,7 +23,7 @@ from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cuda import CudaDriver
 from jangin.runtime.devices.cuda_code import Built
 from jangin.runtime.devices.cuda_devices import select
-from jangin.runtime.devices.cuda_library import Kernel, Queue
+from jangin.runtime.devices.cuda_objects import Kernel, Queue
 from jangin.runtime.devices.transfers import transfer
 
 pytestmark = mocked.needed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,33 +11,24 @@ import tflite
 from jangin.frontends.assemble import ShapeBindings, Symbols, body_graph, model_graph
 from jangin.frontends.tflite.control import calls
 from jangin.frontends.tflite.operators import custom
+from jangin.frontends.tflite.options import OPERATORS, options_of
 from jangin.frontends.tflite.signatures import signatures_of
-from jangin.frontends.tflite.sparse import dense
-from jangin.frontends.tflite.text import Table, table, texts
+from jangin.frontends.tflite.tensors import (
+    KINDS,
+    TYPES,
+    contents,
+    declared_shape,
+    ints,
+    is_text,
+    wrongly_quantized,
+)
+from jangin.frontends.tflite.text import Table, table
 from jangin.frontends.tflite.variables import Parts, Variables, before, stateful
-from jangin.ir.dtype import BOOL, F16, F32, F64, I4, I8, I16, I32, I64, STRING, U8, U16, U32, U64, DType
+from jangin.ir.dtype import F32, I64, STRING, DType
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import Array, CompileError, Graph, ImportedAttributes, Node, Shape, Value
 from jangin.ir.sources import Sources
 from jangin.ir.types import tensor_type
-
-TYPES: Mapping[int, DType] = {
-    tflite.TensorType.FLOAT32: F32, tflite.TensorType.FLOAT16: F16, tflite.TensorType.FLOAT64: F64,
-    tflite.TensorType.INT8: I8, tflite.TensorType.INT16: I16, tflite.TensorType.INT32: I32,
-    tflite.TensorType.INT64: I64, tflite.TensorType.UINT8: U8, tflite.TensorType.UINT16: U16,
-    tflite.TensorType.UINT32: U32, tflite.TensorType.UINT64: U64, tflite.TensorType.BOOL: BOOL,
-    tflite.TensorType.INT4: I4,
-}  # fmt: skip
-
-
-def _names(table: type) -> Mapping[int, str]:
-    return {v: k for k, v in vars(table).items() if not k.startswith("_")}
-
-
-OPERATORS, OPTIONS, OPTIONS_2, KINDS = map(
-    _names, (tflite.BuiltinOperator, tflite.BuiltinOptions, tflite.BuiltinOptions2, tflite.TensorType)
-)
-
 
 NONE: Mapping[int, str] = {}
 BODIES = {
@@ -91,7 +81,7 @@ class Reader:
         self.tables: dict[str, int] = {}
         self.saved: dict[str, list[str]] = {}
         self.names = self._named(named)
-        inputs = _ints(self.graph.InputsAsNumpy())
+        inputs = ints(self.graph.InputsAsNumpy())
         variable_at = {inputs[at]: variable for at, variable in handles.items() if at < len(inputs)}
         self.variables.handles = {self.names[i]: v for i, v in variable_at.items() if self._is_handle(i)}
         self.nodes = self._nodes()
@@ -109,13 +99,13 @@ class Reader:
     def imported(self, shapes: ShapeBindings) -> Graph:
         symbols, constants = Symbols(shapes), self.constants()
         inputs = []
-        for i in _ints(self.graph.InputsAsNumpy()):
+        for i in ints(self.graph.InputsAsNumpy()):
             tensor = self._tensor(i)
-            shape = symbols.shape(self.names[i], _shape(tensor))
-            own = zip(shape or (), _ints(tensor.ShapeAsNumpy()), strict=True)
+            shape = symbols.shape(self.names[i], declared_shape(tensor))
+            own = zip(shape or (), ints(tensor.ShapeAsNumpy()), strict=True)
             self.ones |= {d for d, size in own if isinstance(d, Var) and size == 1}
             text = Value(self.names[i], None, None, tensor_type(STRING, shape))
-            inputs.append(text if _is_text(tensor) else Value(self.names[i], self._dtype(i), shape))
+            inputs.append(text if is_text(tensor) else Value(self.names[i], self._dtype(i), shape))
         outputs = self._outputs()
         main = Parts(inputs, outputs, list(self.nodes))
         if self.variables.types or self.started.types:
@@ -126,7 +116,7 @@ class Reader:
     def _outputs(self) -> list[str]:
         """Return the names of the graph's results. Each checkpoint written is one: instead of its path, or
         behind the others."""
-        outputs = [self.names[i] for i in _ints(self.graph.OutputsAsNumpy())]
+        outputs = [self.names[i] for i in ints(self.graph.OutputsAsNumpy())]
         last = [self.saved[name][-1] if name in self.saved else name for name in outputs]
         return last + [s for results in self.saved.values() for s in results if s not in last]
 
@@ -136,7 +126,7 @@ class Reader:
         Its last inputs are the values of the variables in `reads`. Its last outputs are the values that the
         variables in `gives` have at its end."""
         sides = (self.graph.InputsAsNumpy(), self.graph.OutputsAsNumpy())
-        inputs, outputs = ([self.names[i] for i in _ints(s) if not self._is_handle(i)] for s in sides)
+        inputs, outputs = ([self.names[i] for i in ints(s) if not self._is_handle(i)] for s in sides)
         name = (self.graph.Name() or b"").decode(errors="replace") or f"sub-graph {self.inside[-1]}"
         return body_graph(
             name, [*inputs, *map(before, reads)], [*outputs, *map(self.variables.last, gives)], self.nodes,
@@ -157,7 +147,7 @@ class Reader:
     def _quantization(self) -> dict[str, list[float]]:
         """Return the scale and the zero point of each input and output of integers that has one scale."""
         ends = (self.graph.InputsAsNumpy(), self.graph.OutputsAsNumpy())
-        kinds = {self.names[i]: self._kind(i) for end in ends for i in _ints(end)}
+        kinds = {self.names[i]: self._kind(i) for end in ends for i in ints(end)}
         return {
             name: [float(scales[0]), int(zeros[0])]
             for name, (_, scales, zeros, *_) in kinds.items()
@@ -194,7 +184,7 @@ class Reader:
         type. Raises CompileError if the file is damaged."""
         if tensor.Buffer() >= self.model.BuffersLength():
             raise CompileError(f"{what} lies in buffer {tensor.Buffer()}, which the file doesn't have")
-        known = tensor.Type() in TYPES or _is_text(tensor)
+        known = tensor.Type() in TYPES or is_text(tensor)
         if tensor.IsVariable() or not tensor.Buffer() or not known:
             return None
         held = self.model.Buffers(tensor.Buffer())
@@ -204,7 +194,7 @@ class Reader:
             if held.Offset() + held.Size() > len(self.data):
                 raise CompileError(f"{what} lies beyond the end of the TFLite file, which was cut off")
             raw = np.frombuffer(self.data, np.uint8, held.Size(), held.Offset())
-        return _array(what, tensor, raw) if isinstance(raw, np.ndarray) else None
+        return contents(what, tensor, raw) if isinstance(raw, np.ndarray) else None
 
     def _kind(self, i: int) -> tuple[Any, ...]:
         """Return a tensor's type and quantization: the element type, scales, zero points and the axis of the
@@ -214,7 +204,7 @@ class Reader:
             return (None, None, None, 0)
         if self._tensor(i).Type() == tflite.TensorType.COMPLEX64:
             return (F32, None, None, 0, True)
-        if _is_text(self._tensor(i)):
+        if is_text(self._tensor(i)):
             return (None, None, None, 0)
         dtype = self._dtype(i)
         quantization = self._tensor(i).Quantization()
@@ -224,8 +214,8 @@ class Reader:
         zeros = quantization.ZeroPointAsNumpy()
         zeros = zeros if isinstance(zeros, np.ndarray) and zeros.size else np.zeros(scales.size, np.int64)
         axis = int(quantization.QuantizedDimension())
-        if wrong := _wrong(scales, zeros, axis, _ints(self._tensor(i).ShapeAsNumpy()), dtype):
-            what = f"'{self.names[i]}' ({dtype}{_ints(self._tensor(i).ShapeAsNumpy())})"
+        if wrong := wrongly_quantized(scales, zeros, axis, ints(self._tensor(i).ShapeAsNumpy()), dtype):
+            what = f"'{self.names[i]}' ({dtype}{ints(self._tensor(i).ShapeAsNumpy())})"
             raise CompileError(f"tensor {what} is quantized by {wrong}: convert the model again")
         return (dtype, scales.copy(), zeros.astype(np.int64), axis)
 
@@ -239,11 +229,11 @@ class Reader:
         """Return the node of operator number `n`, or None if the operator only handles variables."""
         operator = self.graph.Operators(n)
         code, number, name = self._code(n, operator)
-        inputs, outputs = _ints(operator.InputsAsNumpy()), _ints(operator.OutputsAsNumpy())
+        inputs, outputs = ints(operator.InputsAsNumpy()), ints(operator.OutputsAsNumpy())
         for i in (*inputs, *outputs):
             if i >= 0:
                 self._tensor(i)
-        attrs = _options(operator)
+        attrs = options_of(operator)
         if number == tflite.BuiltinOperator.CUSTOM:
             blob = operator.CustomOptionsAsNumpy()
             attrs = custom.options(name, blob.tobytes() if isinstance(blob, np.ndarray) else b"")
@@ -284,29 +274,35 @@ class Reader:
         attrs["inputs"] = tuple(self._kind(i) for i in inputs)
         attrs["outputs"] = tuple(self._kind(i) for i in outputs)
         if operator.IntermediatesLength():
-            attrs["intermediates"] = tuple(self._kind(i) for i in _ints(operator.IntermediatesAsNumpy()))
-        # a variable is read as its value before, and gets its next value as a further result
-        for at, i in enumerate(inputs):
-            if i >= 0 and self._tensor(i).IsVariable():
-                called[at] = self.variables.value(called[at], self._dtype(i), self._sizes(i))
-                results += (f"{label}.{self.names[i]}.after",)
-                self.variables.now[self.names[i]] = results[-1]
-        if name in DRAWING:
-            drawn = f"{label}.drawn"
-            called.append(self.variables.value(drawn, I64, ()))
-            results += (f"{drawn}.after",)
-            self.variables.now[drawn] = results[-1]
+            attrs["intermediates"] = tuple(self._kind(i) for i in ints(operator.IntermediatesAsNumpy()))
+        results += self._states(name, label, inputs, called)
         return Node(label, tuple(called), results, ImportedAttributes(f"tflite.{name}", attrs), source)
+
+    def _states(self, name: str, label: str, inputs: Sequence[int], called: list[str]) -> tuple[str, ...]:
+        """Return the names of the next values of the variables that an operator changes, which are further
+        results. In `called`, its inputs, a variable becomes the variable's value before."""
+        changed = [
+            (at, self.names[i], i) for at, i in enumerate(inputs) if i >= 0 and self._tensor(i).IsVariable()
+        ]
+        for at, variable, i in changed:
+            called[at] = self.variables.value(called[at], self._dtype(i), self._sizes(i))
+            self.variables.now[variable] = f"{label}.{variable}.after"
+        states = [variable for _, variable, _ in changed]
+        if name in DRAWING:
+            states.append(f"{label}.drawn")
+            called.append(self.variables.value(states[-1], I64, ()))
+            self.variables.now[states[-1]] = f"{states[-1]}.after"
+        return tuple(self.variables.now[variable] for variable in states)
 
     def _declared(self, i: int) -> tuple[int, ...] | None:
         """Return the sizes of a tensor, or None if the file leaves its rank open."""
         tensor = self._tensor(i)
-        sizes = tuple(_ints(tensor.ShapeAsNumpy()))
+        sizes = tuple(ints(tensor.ShapeAsNumpy()))
         return sizes if sizes or tensor.HasRank() else None
 
     def _path(self, name: str, inputs: Sequence[int]) -> None:
         """Raise CompileError unless the caller gives the path of an operator's file."""
-        if len(self.inside) > 1 or not inputs or inputs[0] not in _ints(self.graph.InputsAsNumpy()):
+        if len(self.inside) > 1 or not inputs or inputs[0] not in ints(self.graph.InputsAsNumpy()):
             raise CompileError(
                 f"{name} takes its path from the model: only files that a caller names, as the signature's "
                 "input, are read and written"
@@ -341,10 +337,10 @@ class Reader:
             graph, handles = self.model.Subgraphs(g), dict[int, int]()
             for n in range(graph.OperatorsLength()):
                 operator = graph.Operators(n)
-                inputs, outputs = _ints(operator.InputsAsNumpy()), _ints(operator.OutputsAsNumpy())
+                inputs, outputs = ints(operator.InputsAsNumpy()), ints(operator.OutputsAsNumpy())
                 name = self._code(n, operator)[2]
                 if name == "HASHTABLE":
-                    handles |= dict.fromkeys(outputs, _options(operator)["table_id"])
+                    handles |= dict.fromkeys(outputs, options_of(operator)["table_id"])
                 elif name == "HASHTABLE_IMPORT" and number is not None and handles.get(inputs[0]) == number:
                     tables.append(self._filled(f"table {number}", graph, inputs[1:]))
         if not tables or any(t != tables[0] for t in tables[1:]):
@@ -404,7 +400,7 @@ class Reader:
         bodies give handles of different variables."""
         for at, i in enumerate(outputs):
             if self._is_handle(i):
-                variables = {b._held(_ints(b.graph.OutputsAsNumpy())[at]) for b in bodies}
+                variables = {b._held(ints(b.graph.OutputsAsNumpy())[at]) for b in bodies}
                 if len(variables) > 1:
                     raise CompileError(
                         f"{source}: '{self.names[i]}' must be the handle of one variable, not of several"
@@ -438,91 +434,4 @@ class Reader:
             self.start, self.started = reader.body((), [*reader.variables.now]), reader.variables
 
     def _sizes(self, i: int) -> Shape:
-        return tuple(map(const, _ints(self._tensor(i).ShapeAsNumpy())))
-
-
-def _is_text(tensor: Any) -> bool:
-    return bool(tensor.Type() == tflite.TensorType.STRING)
-
-
-def _array(what: str, tensor: Any, raw: Array) -> Array:
-    shape = _ints(tensor.ShapeAsNumpy())
-    if _is_text(tensor):
-        return texts(what, raw, shape)
-    dtype = TYPES[tensor.Type()]
-    if tensor.Sparsity() is not None:
-        stored = raw[: raw.nbytes // dtype.bytes * dtype.bytes].view(dtype.numpy)
-        return dense(what, stored, shape, tensor.Sparsity())
-    if dtype is I4:
-        low, high = (raw << 4).astype(np.int8) >> 4, raw.astype(np.int8) >> 4
-        raw = np.stack([low, high], -1).reshape(-1)[: int(np.prod(shape))]
-        return raw.astype(dtype.numpy).reshape(shape)
-    wanted = int(np.prod(shape)) * dtype.bytes
-    if raw.nbytes != wanted:
-        raise CompileError(
-            f"{what} has {raw.nbytes} bytes, but its shape {shape} needs {wanted}: the file is damaged"
-        )
-    return raw.view(dtype.numpy).reshape(shape)
-
-
-def _ints(array: Any) -> list[int]:
-    return [int(i) for i in array] if isinstance(array, np.ndarray) else []
-
-
-def _numbers(array: Any) -> list[int] | list[float]:
-    return array.tolist() if isinstance(array, np.ndarray) and array.dtype.kind == "f" else _ints(array)
-
-
-def _wrong(scales: Array, zeros: Array, axis: int, shape: Sequence[int], dtype: DType) -> str:
-    """Return a description of what is wrong with a tensor's quantization, or ""."""
-    bad = ~np.isfinite(scales) | (scales <= 0)
-    if bad.any():
-        return f"a scale of {scales[bad][0]:g}; scales are positive numbers"
-    if zeros.size != scales.size:
-        return f"{scales.size} scales and {zeros.size} zero points"
-    low, high = dtype.limits if dtype.is_int else (zeros.min(), zeros.max())
-    outside = (zeros < low) | (zeros > high)
-    if outside.any():
-        return f"a zero point of {zeros[outside][0]}; those of {dtype} are {low} to {high}"
-    if scales.size > 1 and not 0 <= axis < len(shape):
-        return f"{scales.size} scales along axis {axis}, and it has {len(shape)}"
-    if scales.size > 1 and shape[axis] != scales.size:
-        return f"{scales.size} scales along axis {axis} of {shape[axis]}"
-    return ""
-
-
-def _shape(tensor: Any) -> list[int | str]:
-    """Return a tensor's sizes, with "" for any size. Such a size is -1 in the tensor's shape signature."""
-    sizes = _ints(tensor.ShapeAsNumpy())
-    signature = _ints(tensor.ShapeSignatureAsNumpy())
-    if len(signature) == len(sizes):
-        return ["" if s < 0 else d for s, d in zip(signature, sizes, strict=True)]
-    return list(sizes)
-
-
-def _options(found: Any) -> dict[str, Any]:
-    """Return an operator's options by their names in the schema. The schema has two unions for options, and
-    an operator has them in one of the two."""
-    table, name = found.BuiltinOptions(), OPTIONS.get(found.BuiltinOptionsType(), "NONE")
-    if table is None:
-        table, name = found.BuiltinOptions2(), OPTIONS_2.get(found.BuiltinOptions2Type(), "NONE")
-    if table is None or name == "NONE":
-        return {}
-    options = getattr(tflite, name)()
-    options.Init(table.Bytes, table.Pos)
-    attrs: dict[str, Any] = {}
-    for field in _fields(type(options)):
-        if field.endswith("AsNumpy"):
-            attrs[_snake(field.removesuffix("AsNumpy"))] = _numbers(getattr(options, field)())
-        elif not hasattr(options, f"{field}AsNumpy"):
-            attrs[_snake(field)] = getattr(options, field)()
-    return attrs
-
-
-def _fields(options: type) -> Sequence[str]:
-    names = [n for n in vars(options) if n[0].isupper() and n != "Init" and not n.startswith("GetRootAs")]
-    return [n for n in names if not n.endswith(("Length", "IsNone", "HasIdentifier"))]
-
-
-def _snake(name: str) -> str:
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).lower()
+        return tuple(map(const, ints(self._tensor(i).ShapeAsNumpy())))

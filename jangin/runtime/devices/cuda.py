@@ -9,7 +9,8 @@ from jangin.ir.graph import Array
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cuda_code import ROUNDS, Built
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, of_target, select
-from jangin.runtime.devices.cuda_library import Buffer, Context, Error, Kernel, Module, Queue
+from jangin.runtime.devices.cuda_library import Error
+from jangin.runtime.devices.cuda_objects import Buffer, Context, Kernel, Module, Queue
 from jangin.runtime.devices.cuda_tensors import CudaCode
 from jangin.runtime.devices.queued import Code, QueuedDevice
 from jangin.runtime.system import renew_lock

@@ -15,10 +15,12 @@ import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.runtime import dlpack
-from jangin.runtime.devices.cuda_library import Buffer, Context, Error, Event, Queue
+from jangin.runtime.devices.cuda_library import Error
+from jangin.runtime.devices.cuda_objects import Buffer, Context, Event, Queue
 from jangin.runtime.devices.driver import Buffer as AnyBuffer
-from jangin.runtime.devices.queued import Code, Memory
+from jangin.runtime.devices.queued import Code
 from jangin.runtime.devices.queued_faults import failed
+from jangin.runtime.devices.queued_memory import Memory
 from jangin.runtime.layout import Layout
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.tensors import Piece, Taken, pieces, shape_of, taken
