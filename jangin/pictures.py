@@ -37,7 +37,9 @@ def read_picture(path: Path, spec: TensorSpec, pixels: str, crop: float = 1.0) -
     if pixels not in PIXELS:
         raise ValueError(f"--pixels {pixels!r} is unknown; known: {', '.join(PIXELS)}")
     if not 0 < crop <= 1:
-        raise ValueError(f"a crop of {crop} isn't above 0 and at most 1")
+        raise ValueError(
+            f"crop={crop} must be above 0 and at most 1, the share of a picture's sides that is kept"
+        )
     try:
         from PIL import Image, ImageOps
     except ModuleNotFoundError:

@@ -80,7 +80,9 @@ class Emitted:
         package for WebGPU are divided into files of at most `shards` bytes."""
         if shards is not None:
             if f"{self.model.prefix}.wgsl" not in self.files:
-                raise ValueError("shards= is for the kind 'web'")
+                raise ValueError(
+                    "shards= is for packages of the kind 'web' with a WebGPU target: leave shards= out"
+                )
             return replace(self, files=sharded(self.files, self.model.prefix, shards))
         texts: dict[str, str] = {}
         for name in api:
@@ -148,7 +150,9 @@ def check_extras(options: Options, kind: str, api: Collection[str], package: str
     if package not in ("", *PACKAGES):
         raise ValueError(f"package={package!r} is unknown; known: {', '.join(PACKAGES)}")
     if (api or package) and (kind == "web" or "wasm" in options.target.triple):
-        raise ValueError(f"api= and package= are for C and object code, not for {options.target.name}")
+        raise ValueError(
+            f"api= and package= are for C and object code, not for {options.target.name}: leave them out"
+        )
     if package and kind != "c":
         raise ValueError(f"package={package!r} is made of C: ask for the kind 'c', not {kind!r}")
 
@@ -166,9 +170,11 @@ def emit_by(
 ) -> Emitted:
     """Do what `emit` does, with the options in one record."""
     if ram is not None and kind == "web":
-        raise ValueError("ram= is for C and object code, not for the kind 'web'")
+        raise ValueError("ram= is for C and object code, not for the kind 'web': leave ram= out")
     if candidates and kind != "web":
-        raise ValueError(f"candidates= is for the kind 'web', not for {kind!r}: tune= measures before")
+        raise ValueError(
+            f"candidates= is for the kind 'web', not for {kind!r}: leave it out, and choose kernels by tune="
+        )
     if len(parts := options.parts) > 1:
         for_kind(options, kind, constants)
         return _with_fallback(parts, model, name, constants, progress, candidates)
@@ -237,7 +243,9 @@ def for_kind(options: Options, kind: str, constants: str) -> Options:
     if constants not in CONSTANTS:
         raise ValueError(f"constants={constants!r} is unknown; known: {', '.join(CONSTANTS)}")
     if options.libraries != "never":
-        raise ValueError(f"libraries={options.libraries!r}: what is emitted as {kind} calls no other library")
+        raise ValueError(
+            f"libraries={options.libraries!r}: emitted code ({kind}) calls no library: leave libraries= out"
+        )
     target = options.target
     if kind not in target.outputs:
         raise ValueError(

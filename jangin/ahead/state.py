@@ -125,7 +125,10 @@ class Training(State):
     def arrays(self, state: bytes) -> dict[str, Array]:
         """Return the arrays of a state by name. Raises ValueError for the bytes of another state."""
         if len(state) != self.size or int.from_bytes(state[:8], "little", signed=True) != self.mark:
-            raise ValueError(f"these {len(state)} bytes are no state of this step, which has {self.size}")
+            raise ValueError(
+                f"these {len(state)} bytes are no state of this training step, whose state has "
+                f"{self.size}: give what the same emitted step saved"
+            )
         arrays = {}
         for f in self.fields:
             flat = np.frombuffer(state, f.value.dtype, f.value.size, f.offset)

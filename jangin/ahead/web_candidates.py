@@ -48,7 +48,7 @@ class Way(Package):
             return
 
     def candidates(self) -> dict[int, dict[str, Any]]:
-        """Return the launches that may take the place of the package's, by their numbers there."""
+        """Return the launches that may replace some of the package, by the numbers of those they replace."""
         base, chosen, number = self.base, dict[int, dict[str, Any]](), 0
         for n, one in enumerate(base.by_launch):
             other = self.by_launch[n] if n < len(self.by_launch) else []

@@ -73,7 +73,9 @@ def batch(
     package = type(dataset).__module__.partition(".")[0]
     if package not in ENGINES:
         kinds = "a Dask DataFrame, Bag or Array, a Ray Dataset or a Spark DataFrame"
-        raise TypeError(f"a data set is {kinds}, not {type(dataset).__module__}.{type(dataset).__name__}")
+        raise TypeError(
+            f"the data set must be {kinds}, not {type(dataset).__module__}.{type(dataset).__name__}"
+        )
     options = Options(target, shapes, threads, **given)
     compiled, data = _compiled(model, options)
     batch_size(compiled)
@@ -82,7 +84,9 @@ def batch(
     if unknown := [n for n in inputs or {} if n not in names]:
         raise ValueError(f"no input is named {unknown[0]!r}: there are {', '.join(names)}")
     if PROBLEM in {s.name for s in outputs}:
-        raise ValueError(f"an output is named {PROBLEM!r}, which is the name of the rows' reasons")
+        raise ValueError(
+            f"the model's output {PROBLEM!r} has the name of the column of errors: rename the output"
+        )
     sent = Sent(hashlib.sha256(data).hexdigest(), data, rows or _rows(specs))
     asked = Asked(
         sent, tuple(outputs), {**names, **(inputs or {})}, inputs is not None, keep, threads, workers

@@ -53,6 +53,7 @@ class Asked:
         there are several."""
         if len(self.inputs) != 1:
             raise ValueError(
-                f"{what} has one value a row, and the model's inputs are {', '.join(self.inputs)}"
+                f"{what} has one value a row, and the model has the inputs {', '.join(self.inputs)}: give "
+                "a data set with named columns"
             )
         return next(iter(self.inputs))

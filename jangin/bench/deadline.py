@@ -16,7 +16,7 @@ from rich.table import Table
 from jangin.ir.records import dataclass
 
 LEAST_RUNS = 1000
-"""Runs of which one in a thousand is at least one."""
+"""The fewest timed runs. The slowest of a thousand runs, which the report shows, is then at least one run."""
 LONGEST_PERIOD = 0.02
 """The most seconds from the begin of a run to that of the next. The processor has gone to sleep by then, and
 1,000 runs that wait for longer would take minutes."""

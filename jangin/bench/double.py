@@ -83,7 +83,9 @@ def _by_reference(path: str, feeds: Mapping[str, Array]) -> dict[str, Array]:
     runner = ReferenceEvaluator(path)
     outputs = dict(zip(runner.output_names, runner.run(None, dict(feeds)), strict=True))
     if any(a.dtype == np.float32 for a in outputs.values()):
-        raise TypeError("an operator of ONNX's reference gives float32, and float64 is needed")
+        raise TypeError(
+            "ONNX's reference computes an operator of the model in float32, so that its errors aren't known"
+        )
     return outputs
 
 
@@ -91,7 +93,9 @@ def doubled(model: ModelProto) -> ModelProto:
     """Return the model with all floats in float64. Raises ValueError for models that hold their own
     functions."""
     if model.functions:
-        raise ValueError("models with functions of their own are not supported")
+        raise ValueError(
+            "the model has functions of its own, and the reference in float64 takes none: inline them first"
+        )
     copy = ModelProto()
     copy.CopyFrom(model)
     _double(copy.graph)

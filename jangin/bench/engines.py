@@ -171,7 +171,7 @@ def _factors(job: Job) -> tuple[Array, Array, str]:
 
     (*_, node), feeds = onnx.load(job.model).graph.node, job.feeds()
     if node.op_type != "MatMul" or list(node.input) != list(feeds):
-        raise ValueError("a library of products computes only models that are one product of two inputs")
+        raise ValueError("the library computes only models that are one matrix product of two inputs")
     a, b = feeds.values()
     return a, b, node.output[0]
 

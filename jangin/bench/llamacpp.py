@@ -69,7 +69,7 @@ def llama_cpp(job: Job) -> Engine:
     If the job has a cache of earlier tokens, llama.cpp first reads as many tokens of its own, because it
     takes no cache from outside. It then returns nothing, because its logits can't be compared."""
     if Path(job.model).suffix != ".gguf":
-        raise ValueError("llama.cpp takes a .gguf file")
+        raise ValueError(f"llama.cpp takes a .gguf file, not {job.model}")
     feeds = job.feeds()
     given = np.ascontiguousarray(feeds["tokens"].reshape(-1), np.int32)
     past = next((a.shape[1] for name, a in feeds.items() if name.startswith("past_key.")), 0)
@@ -80,13 +80,18 @@ def llama_cpp(job: Job) -> Engine:
     api.llama_backend_init()
     model = api.llama_model_load_from_file(job.model.encode(), api.llama_model_default_params())
     if not model:
-        raise ValueError("llama.cpp could not load the model")
+        raise ValueError(
+            f"llama.cpp could not load {job.model}: run its own program on the file for the reason"
+        )
     asked = [-(-(past + len(given)) // LEAST) * LEAST, max(past, len(given)), max(past, len(given))]
     settings = api.llama_context_default_params()
     settings.words[:3] = asked
     context = api.llama_init_from_model(model, settings)
     if not context or [api.llama_n_ctx(context), api.llama_n_batch(context)] != asked[:2]:
-        raise ValueError("this version of llama.cpp has another interface, or the model is too large for it")
+        raise ValueError(
+            "llama.cpp gave no context: install the version of xllamacpp that the extra `llamacpp` names, "
+            "or use a smaller model"
+        )
     api.llama_set_n_threads(context, job.threads, job.threads)
     memory, words = api.llama_get_memory(context), api.llama_vocab_n_tokens(api.llama_model_get_vocab(model))
 
@@ -94,7 +99,7 @@ def llama_cpp(job: Job) -> Engine:
         if len(tokens) and api.llama_decode(
             context, api.llama_batch_get_one(tokens.ctypes.data, len(tokens))
         ):
-            raise ValueError("llama.cpp could not read the tokens")
+            raise ValueError(f"llama.cpp could not read {len(tokens)} tokens: give fewer")
 
     read(np.ones(past, np.int32))
 

@@ -134,7 +134,9 @@ def opencv(job: Job) -> Engine:
     seconds = time.perf_counter() - start
     layers = net.getUnconnectedOutLayersNames()
     if len(layers) != len(job.outputs):
-        raise ValueError(f"OpenCV read {len(layers)} of the model's {len(job.outputs)} outputs")
+        raise ValueError(
+            f"OpenCV found {len(layers)} of the model's {len(job.outputs)} outputs: it lacks an operator"
+        )
 
     def call() -> Mapping[str, Array]:
         for name, array in feeds.items():
@@ -161,7 +163,9 @@ def pytorch(job: Job) -> Engine:
     import torch
 
     if Path(job.model).suffix != ".pt2":
-        raise ValueError("PyTorch takes an exported program (.pt2), not an ONNX model")
+        raise ValueError(
+            "PyTorch takes an exported program, not an ONNX model: torch.export.save writes a .pt2 file"
+        )
     torch.set_num_threads(job.threads)
     feeds = [torch.from_numpy(array) for array in job.feeds().values()]
     start = time.perf_counter()
@@ -189,7 +193,9 @@ def inductor(job: Job) -> Engine:
     import torch
 
     if Path(job.model).suffix != ".pt2":
-        raise ValueError("Inductor takes an exported program (.pt2), not an ONNX model")
+        raise ValueError(
+            "Inductor takes an exported program, not an ONNX model: torch.export.save writes a .pt2 file"
+        )
     torch.set_num_threads(job.threads)
     feeds = tuple(torch.from_numpy(array) for array in job.feeds().values())
     sizes = "-".join("x".join(map(str, array.shape)) for array in feeds)
@@ -241,7 +247,7 @@ def litert(job: Job) -> Engine:
     from ai_edge_litert.interpreter import Interpreter
 
     if Path(job.model).suffix != ".tflite":
-        raise ValueError("LiteRT takes a .tflite file, not an ONNX model")
+        raise ValueError("LiteRT takes a .tflite file, not an ONNX model: `jangin convert` writes one")
     feeds = job.feeds().values()
     start = time.perf_counter()
     runner = Interpreter(job.model, num_threads=job.threads)
@@ -286,4 +292,4 @@ def _convert(command: Sequence[str], folder: Path) -> None:
     if done.returncode:
         words = (done.stdout + done.stderr).strip().splitlines()
         what = words[-1][:200] if words else f"status {done.returncode}"
-        raise ValueError(f"its converter failed: {what}")
+        raise ValueError(f"the engine's converter failed: {what}")

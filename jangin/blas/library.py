@@ -61,7 +61,9 @@ def emit(
     options = Options(threads=1) if options is None else options
     made_of = {"c": "c", "shared": "object"}[kind]
     if made_of not in options.target.outputs or (kind == "shared" and not system_of(options.target).elf):
-        raise ValueError(f"no {kind!r} is made of BLAS for {options.target.name}")
+        raise ValueError(
+            f"BLAS can't be emitted as {kind!r} for {options.target.name}: choose another kind or target"
+        )
     options = options.but(target=options.target.of_c if kind == "c" else options.target.emitted)
     compiled: list[Compiled] = []
     models = _models(asked, options, compiled, progress)

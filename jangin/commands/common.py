@@ -95,9 +95,11 @@ def formats_of(model: Path, kept: str, activations: str) -> Sequence[Format]:
     if isinstance(reader, GgufFormat):
         return (GgufFormat(kept or reader.cache, activations or reader.activations),)
     if kept:
-        raise ValueError(f"{model} is no GGUF file, and --kv-cache is for those alone")
+        raise ValueError(f"--kv-cache is for GGUF files, and {model} is none: leave --kv-cache out")
     if not isinstance(reader, OnnxFormat):
-        raise ValueError(f"{model} is no GGUF or ONNX file, and --activations is for those alone")
+        raise ValueError(
+            f"--activations is for GGUF and ONNX files, and {model} is none: leave --activations out"
+        )
     return (OnnxFormat(activations),)
 
 
@@ -324,16 +326,20 @@ def single_plan(exe: Runnable, model: Path, feeds: Mapping[str, Array]) -> Execu
     program, has state, or is for several devices."""
     if isinstance(exe, StatefulExecutable):
         raise ValueError(
-            f"{model} keeps state from run to run, and this command takes only models without state"
+            f"{model} keeps state from run to run, and this command takes only models without state; "
+            "`jangin run` takes it"
         )
     if isinstance(exe, VariantsExecutable):
         exe = exe.variant(feeds)
     if isinstance(exe, SeveralExecutable):
         raise ValueError(
-            f"{model} is for several devices at once, and this command takes only models for one"
+            f"{model} is for several devices at once, and this command takes one: compile it with one "
+            "--target"
         )
     if isinstance(exe, ProgramExecutable):
-        raise ValueError(f"this command can't take {model}: {IN_STEPS}")
+        raise ValueError(
+            f"this command can't take {model}, because {IN_STEPS}: fix sizes by --shape, or use `jangin run`"
+        )
     return exe
 
 

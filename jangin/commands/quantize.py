@@ -37,9 +37,11 @@ def run(
     """Quantize a model, write it, and print the cost. If the output's name has no ending, an .onnx and a .jgn
     file are written. Return the quantized model."""
     if output.suffix not in ("", ".tflite", *FILES):
-        raise ValueError(f"{output} is neither an .onnx, nor a .tflite, nor a .jgn file")
+        raise ValueError(f"-o {output}: a quantized model is written as NAME.onnx, NAME.tflite or NAME.jgn")
     if html is not None and kind != "auto":
-        raise ValueError("--html is the report of --auto, which decides part by part")
+        raise ValueError(
+            "--html is the report of --auto, which decides part by part: give --auto, or leave --html out"
+        )
     files = [output] if output.suffix else [output.with_name(output.name + kind) for kind in FILES]
     for file in files:
         check_output(file, model)

@@ -72,7 +72,7 @@ def run(
     options = settings.options(target, shapes, threads, objective=objective)
     if objective != LATENCY and model.suffix == ".jgn":
         raise ValueError(
-            f"{model} is compiled already, so that --objective can't choose its kernels any more"
+            f"{model} is compiled already, and --objective chooses kernels: give the model that it came from"
         )
     exe = executable(model, settings, options)
     sources = parse_inputs(inputs, exe.inputs)
@@ -85,7 +85,10 @@ def run(
     for name, array in results.items():
         describe(name, array)
         if output is not None and not isinstance(array, np.ndarray):
-            raise ValueError(f"output {name} is a {type(array).__name__}, which no .npy file can hold")
+            raise ValueError(
+                f"output {name} is a {type(array).__name__}, which no .npy file can hold: leave -o out, or "
+                "call the model in Python"
+            )
         if output is not None:
             path = output / f"{_file_name(name)}.npy"
             with writing(output):
@@ -101,11 +104,15 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
     """Time the launches, and return a table of them, the slowest first. Raises ValueError for a model that
     isn't one plan."""
     if isinstance(exe, SeveralExecutable):
-        raise ValueError("--profile is for one device; this model is for several at once")
+        raise ValueError(
+            "--profile is for one device, and this model is for several: compile it with one --target"
+        )
     if isinstance(exe, ProgramExecutable):
-        raise ValueError(f"--profile can't time kernels one by one: {IN_STEPS}")
+        raise ValueError(f"--profile can't time kernels one by one, because {IN_STEPS}: leave --profile out")
     if isinstance(exe, StatefulExecutable):
-        raise ValueError("--profile is for models without state; this one keeps some from run to run")
+        raise ValueError(
+            "--profile is for models without state, and this one keeps some between runs: leave --profile out"
+        )
     timings = exe.profile(feeds)
     total = sum(t.seconds for t in timings)
     table = Table("ms", "share", "GB/s", "tasks", "kernel", "computes", title=f"{total * 1e3:.2f} ms a run")

@@ -191,7 +191,9 @@ class _Module:
         raise AssertionError("no value of the plan is in an arena")
 
     def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
-        raise ValueError("the model isn't compiled yet, and has no launches to time")
+        raise ValueError(
+            "the model isn't compiled yet, and has no kernels to time: time it once it is compiled"
+        )
 
     def native_call(self, layout: Layout) -> NativeCall:
         raise AssertionError("Python runs the steps of interpreted programs")

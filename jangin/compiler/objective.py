@@ -54,7 +54,9 @@ def settle(model: ModelSource, options: Options) -> Options:
     Raises EnergyError without a source of joules, and ValueError if nothing was measured."""
     objective = options.objective
     if len(options.target.each) > 1:
-        raise ValueError(f"objective={objective!r} chooses one device: name one as the target, or none")
+        raise ValueError(
+            f"objective={objective!r} chooses a device by itself: name one device as the target, or none"
+        )
     store = winners_of(options)
     if options.tune is not None:
         budget = parse_seconds(options.tune)

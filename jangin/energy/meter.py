@@ -113,4 +113,6 @@ def _aligned(pairs: Iterable[tuple[float, float]], lags: list[float]) -> Iterato
 def _check(stamp: float, watts: float) -> None:
     """Raise ValueError for a pair that can't be a reading. NaN watts stand for a missing value."""
     if not math.isfinite(stamp) or abs(watts) > MOST_WATTS:
-        raise ValueError(f"the meter gave {stamp!r} {watts!r}, which isn't a time and watts")
+        raise ValueError(
+            f"the meter gave {stamp!r} {watts!r}: a line must be a time in seconds and watts, both finite"
+        )

@@ -62,7 +62,8 @@ def study_on(
     odd = next((m for m in settings.models if m.is_dir()), None)
     if odd is not None or settings.data:
         raise ValueError(
-            f"a farm takes models in one file each, and no --data: {odd or settings.data} stays here"
+            "a farm takes no folders of models and no --data, which its devices don't have: leave "
+            f"{odd or settings.data} out"
         )
     held = Held(settings, {m.name: m.read_bytes() for m in settings.models}, compiling)
     digest = hashlib.sha256(repr((settings, [*held.files.values()])).encode()).hexdigest()

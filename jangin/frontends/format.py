@@ -85,7 +85,9 @@ def paired(model: Any, weights: str | os.PathLike[str] | None) -> Any:
     if weights is None or isinstance(model, Paired):
         return model
     if not isinstance(model, (str, os.PathLike)):
-        raise ValueError("weights= goes with the path of a model's structure")
+        raise ValueError(
+            "weights= needs the model as a path, because both are files: give the path, or leave weights= out"
+        )
     return Paired(model, weights)
 
 
@@ -210,7 +212,7 @@ weights."""
 def check_activations(activations: str) -> None:
     """Raise ValueError if the type isn't one of ACTIVATIONS."""
     if activations not in ACTIVATIONS:
-        raise ValueError(f"activations of {activations!r} are unknown; known: {', '.join(ACTIVATIONS)}")
+        raise ValueError(f"activations={activations!r} is unknown; known: {', '.join(ACTIVATIONS)}")
 
 
 class TwoFiles(Format):

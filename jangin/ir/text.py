@@ -246,7 +246,7 @@ def print_attribute(v: Any, inner: Callable[[Any], str] | None = None) -> str:
         return f"fn({print_free((v,))}) {v}"
     if isinstance(v, Stmt):
         return "\n".join([f"nest({_free_in_nest(v)}) {{", *indent(_stmt(v)), "}"])
-    raise TypeError(f"an attribute can't be a {type(v).__name__}: {v!r}")
+    raise TypeError(f"the attribute {v!r} is a {type(v).__name__}, which an IR's text can't have")
 
 
 def _free_in_nest(s: Stmt) -> str:

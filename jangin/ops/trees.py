@@ -282,7 +282,7 @@ def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -
     width = x.shape[1]
     low, top = (int(end(forest.feature, initial=0)) for end in (np.min, np.max))
     if low < 0 or (isinstance(width, Const) and top >= width.value) or top >= MAX_SIZE:
-        raise CompileError(f"the trees test feature {min(low, 0) or top}, but {x} has {width}")
+        raise CompileError(f"the trees test feature {min(low, 0) or top}, but {x} has {width} features")
     if aggregate not in AGGREGATES:
         raise CompileError(f"the trees' aggregate {aggregate!r} is none of {', '.join(AGGREGATES)}")
     if (wrong := forest.target[(forest.target < 0) | (forest.target >= targets)]).size:

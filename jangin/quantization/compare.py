@@ -115,9 +115,11 @@ def compare(
     Raises ValueError if the models' inputs or numbers of outputs differ, or if data doesn't fit."""
     threads = None if threads is None else counted(threads)
     if tolerance < 0:
-        raise ValueError(f"a tolerance of {tolerance} is below 0")
+        raise ValueError(f"tolerance={tolerance} is negative: give 0 or more")
     if replay and set(engines) != {"jangin"}:
-        raise ValueError(f"only Jangin's kernels can be replayed, not those of {' and '.join(engines)}")
+        raise ValueError(
+            f"replay= is for Jangin's kernels, and the engines are {' and '.join(engines)}: leave replay= out"
+        )
     present(data)
     tell: Tell = progress or (lambda done, total, what: None)
     tell(0, 1, "import")
@@ -152,7 +154,10 @@ def _alike(one: Side, other: Side) -> None:
         )
     for x, y in zip(one.inputs, other.inputs, strict=True):
         if len(x.shape) != len(y.shape) or x.dtype != y.dtype:
-            raise ValueError(f"input {x} of the first model is {y} in the second")
+            raise ValueError(
+                f"input {x} of the first model is {y} in the second: only models with equal inputs can be "
+                "compared"
+            )
 
 
 def difference(name: str, source: str, a: Array, b: Array) -> Difference:

@@ -90,7 +90,9 @@ def _array(given: Any, spec: TensorSpec, what: str) -> Array:
     if not fits or not array.size:
         raise ValueError(f"{what} is {array.dtype}{list(array.shape)}, which doesn't fit the input {spec}")
     if not np.can_cast(array.dtype, spec.dtype, "same_kind"):
-        raise ValueError(f"{what} is of {array.dtype}, and the input {spec} of {spec.dtype}")
+        raise ValueError(
+            f"{what} is of {array.dtype}, and the input {spec} of {spec.dtype}: convert it first"
+        )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError(f"{what} has infinities or NaN: leave it out")
     return np.asarray(array, spec.dtype, order="C")  # ascontiguousarray would give a scalar an axis
@@ -116,7 +118,10 @@ def _of_file(path: Path, specs: Sequence[TensorSpec], how: Reading) -> Iterable[
     kind = path.suffix.lower()
     if kind in PICTURES:
         if len(specs) != 1:
-            raise ValueError(f"{path} is a picture, and the model takes {len(specs)} inputs")
+            raise ValueError(
+                f"{path} is a picture, and the model takes {len(specs)} inputs: give .npz files with all "
+                "of them"
+            )
         return [(str(path), read_picture(path, specs[0], how.pixels, how.crop))]
     if kind == ".txt":
         return _of_text(path, specs, how)
@@ -187,9 +192,12 @@ def read_labels(labels: str | os.PathLike[str] | Sequence[int] | Array, runs: in
             try:
                 numbers = np.array([int(line.split()[-1]) for line in path.read_text().splitlines() if line])
             except ValueError:
-                raise ValueError(f"{path} has no class number at the end of each line") from None
+                raise ValueError(f"{path} must have a class number at the end of each line") from None
     else:
         numbers = np.asarray(labels)
     if numbers.dtype.kind not in "iu" or numbers.shape != (runs,):
-        raise ValueError(f"labels are {numbers.dtype}{list(numbers.shape)}, and there are {runs} runs")
+        raise ValueError(
+            f"labels are {numbers.dtype}{list(numbers.shape)}: give one whole number for each of the "
+            f"{runs} runs"
+        )
     return np.asarray(numbers, np.int64)

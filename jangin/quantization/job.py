@@ -79,7 +79,7 @@ class Quantized:
             content = self.tflite()
             write_whole(path, lambda file: file.write(content))
         else:
-            raise ValueError(f"{path} is neither an .onnx, nor a .tflite, nor a .jgn file")
+            raise ValueError(f"{path}: a quantized model is written as NAME.onnx, NAME.tflite or NAME.jgn")
 
 
 class Job:

@@ -129,20 +129,20 @@ def _check(
     block: int, limit: int | None,
 ) -> None:  # fmt: skip
     if kind not in (*KINDS, AUTO):
-        raise ValueError(f"{kind!r} is no kind of numbers; there are {', '.join((*KINDS, AUTO))}")
+        raise ValueError(f"kind={kind!r} is unknown; known: {', '.join((*KINDS, AUTO))}")
     if method is not None and method not in METHODS:
-        raise ValueError(f"method {method!r} is unknown; known: {', '.join(METHODS)}")
+        raise ValueError(f"method={method!r} is unknown; known: {', '.join(METHODS)}")
     if smooth is not None and not 0 <= smooth <= 1:
-        raise ValueError(f"a smoothing of {smooth} isn't from 0 to 1")
+        raise ValueError(f"smooth={smooth} must be from 0 to 1")
     if smooth is not None and kind not in ("int8", AUTO):
-        raise ValueError(f"smooth is for the kind int8, and the kind is {kind}: leave smooth out")
+        raise ValueError(f"smooth= is for the kind int8, and the kind is {kind}: leave smooth= out")
     if block < 1:
-        raise ValueError(f"a block must have at least 1 weight, not {block}")
+        raise ValueError(f"block={block} must be at least 1, the number of weights that share a scale")
     if limit is not None and limit < 1:
-        raise ValueError(f"a limit of {limit} runs leaves no data to calibrate with")
+        raise ValueError(f"limit={limit} leaves no runs to calibrate with: give 1 or more")
     if weight_bits is not None and weight_bits not in BITS:
-        raise ValueError(f"weights in int8 may have 7 or 8 bits, not {weight_bits}")
+        raise ValueError(f"weight_bits={weight_bits} must be 7 or 8")
     if weight_bits is not None and kind not in ("int8", AUTO):
-        raise ValueError(f"weight_bits is for the kind int8, and the kind is {kind}")
+        raise ValueError(f"weight_bits= is for the kind int8, and the kind is {kind}: leave weight_bits= out")
     if drop is not None and not 0 <= drop < 1:
-        raise ValueError(f"a drop of {drop} isn't from 0 to 1")
+        raise ValueError(f"drop={drop} must be at least 0 and below 1: 0.005 is half a percent")

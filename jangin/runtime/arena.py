@@ -18,11 +18,11 @@ RETRIES = 20
 """The most times that buffers are placed again for a smaller arena. Each time takes as long as the first, and
 the search ends early at the least possible size."""
 LONG_RETRIES = 60
-"""Retries for values with long lives. A step of CIFAR's ResNet-8: the arena is 3.5 % larger
-than its values after 20 retries, and 1 % after 60."""
+"""`RETRIES` for buffers with long lives. The arena of a training step of ResNet-8 is 3.5 % larger than its
+values after 20 retries, and 1 % larger after 60."""
 LONG = 8
-"""Launches that a buffer outlives in the mean before all placed buffers are looked at in turn. The values of
-a training step wait for the backward pass."""
+"""Buffers count as long-lived if they are needed for more launches than this in the mean. Those of a training
+step are, because values wait for the backward pass."""
 
 
 def layout(

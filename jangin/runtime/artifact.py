@@ -301,7 +301,7 @@ def read_header(
     file."""
     prefix = file.read(PREFIX.size)
     if prefix[:8] != magic:
-        raise ArtifactError(f"{path}: is not {kind}")
+        raise ArtifactError(f"{path} is not {kind}")
     if len(prefix) < PREFIX.size:
         raise damaged(path, "it ends within its first bytes")
     _, version, length, digest = PREFIX.unpack(prefix)

@@ -136,7 +136,7 @@ def _read(file: BinaryIO, path: str | os.PathLike[str], trust: str | os.PathLike
     size = len(file) if isinstance(file, InMemory) else os.fstat(file.fileno()).st_size
     prefix = file.read(PREFIX.size)
     if prefix[: len(MAGIC)] == ENCRYPTED_MAGIC:
-        raise ArtifactError(f"{path}: is encrypted: give key=, the file of the key")
+        raise ArtifactError(f"{path} is encrypted: give key=, the file of the key")
     if trust is not None:
         check_signature(path, prefix, trust)
     file.seek(0)

@@ -65,13 +65,13 @@ def decrypted(path: str | os.PathLike[str], file: BinaryIO, key: str | os.PathLi
     secret = _secret(key)
     prefix = file.read(PREFIX.size)
     if prefix[: len(ENCRYPTED_MAGIC)] != ENCRYPTED_MAGIC:
-        raise ArtifactError(f"{path}: is not encrypted: load it without key=")
+        raise ArtifactError(f"{path} is not encrypted: load it without key=")
     if len(prefix) < PREFIX.size:
         raise damaged(path, "it ends within its first bytes")
     _, version, nonce, tag = PREFIX.unpack(prefix)
     if version != VERSION:
         raise ArtifactError(
-            f"{path}: is encrypted in format {version}, and this program reads {VERSION}: encrypt it again"
+            f"{path} is encrypted in format {version}, and this program reads {VERSION}: encrypt it again"
         )
     from cryptography.exceptions import InvalidTag
 

@@ -117,7 +117,7 @@ class Executable(Called, Loaded[Artifact]):
         names = [v.name for v in self._signature.symbols]
         if set(sizes) != set(names):
             wanted = ", ".join(names) or "nothing, as every size is known"
-            raise ValueError(f"the sizes to give are: {wanted}")
+            raise ValueError(f"give each of the sizes: {wanted}; given: {', '.join(sizes) or 'none'}")
         return self._layout(tuple(sizes[n] for n in names)).placement.arena
 
     def __call__(self, /, *arrays: Any, **named: Any) -> Array | tuple[Array, ...]:

@@ -114,7 +114,10 @@ class Rows:
         results = [np.asarray(outputs[s.name])[:count] for s in self._model.outputs]
         odd = next((r for r in results if len(r) != count), None)
         if odd is not None:
-            raise RuntimeError(f"an output has {len(odd)} rows for {count} rows of input")
+            raise RuntimeError(
+                f"an output has {len(odd)} rows for {count} rows of input: only models that treat rows "
+                "apart can run by rows"
+            )
         return results
 
 

@@ -73,7 +73,10 @@ class StatefulExecutable(Called):
         for name, array in arrays.items():
             spec = self._specs[name]
             if (array.dtype, array.shape) != (spec.dtype, tuple(spec.shape)):
-                raise ValueError(f"the state {spec} can't be {array.dtype}{list(array.shape)}")
+                raise ValueError(
+                    f"the state {spec} got {array.dtype}{list(array.shape)}: give an array of its type and "
+                    "shape"
+                )
 
     @property
     def state(self) -> dict[str, Array]:
@@ -85,7 +88,10 @@ class StatefulExecutable(Called):
         """Set the state that the next run begins with. Raises ValueError unless all arrays are there, with
         their types and shapes."""
         if arrays.keys() != self._specs.keys():
-            raise ValueError(f"the state has {', '.join(self._specs)}, not {', '.join(arrays) or 'nothing'}")
+            raise ValueError(
+                f"the state consists of {', '.join(self._specs)}, and {', '.join(arrays) or 'nothing'} was "
+                "given"
+            )
         self._check(arrays)
         with self._lock:
             self._held.update((name, array.copy()) for name, array in arrays.items())

@@ -96,9 +96,14 @@ def reuse(func: Func, old: str, new: str) -> Func:
         if isinstance(s, Store) and s.buffer.name == new:
             written = True
             if any(n.index != s.index for n in reads):
-                raise ScheduleError(f"{func.name}: {new} is made of {old} at other indices")
+                raise ScheduleError(
+                    f"{func.name}: {new} is computed from elements of {old} at other indices, so they need "
+                    "two buffers"
+                )
         elif written and (reads or (isinstance(s, Store) and s.buffer.name == old)):
-            raise ScheduleError(f"{func.name}: {old} is still used when {new} is there")
+            raise ScheduleError(
+                f"{func.name}: {old} is still used after {new} is written, so they need two buffers"
+            )
 
     def go(s: Stmt) -> Stmt:
         return go(s.body) if isinstance(s, Alloc) and s.buffer.name == new else map_children(s, go)

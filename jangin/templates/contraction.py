@@ -68,8 +68,8 @@ DEEP = 3
 """Fewest blocks of a sum that is made in blocks. With fewer, writing and reading the sums between blocks
 isn't made up for."""
 DEEP_COLUMNS = 2
-"""Fewest blocks of a sum whose rows are read by columns. One less than `DEEP` suffices, because lines of such
-rows are otherwise loaded again."""
+"""`DEEP` for sums whose rows are read by columns. Blocks pay off sooner, because the cache lines of such
+rows are loaded again without blocks."""
 LINE = 64
 """Bytes of a cache line."""
 THIRD = 3

@@ -79,7 +79,10 @@ class Arrays(Examples):
         self._inputs = [_fitting(arrays[n], s, path) for n, s in zip(names, specs, strict=True)]
         for name, array in zip(names, self._inputs, strict=True):
             if len(array) != len(self.labels):
-                raise ValueError(f"{path} has {len(array)} {name!r} and {len(self.labels)} {LABELS!r}")
+                raise ValueError(
+                    f"{path} has {len(array)} entries of {name!r} and {len(self.labels)} of {LABELS!r}: "
+                    "each example has one"
+                )
 
     def inputs(self, numbers: Array) -> tuple[Array, ...]:
         return tuple(a[numbers] for a in self._inputs)
@@ -104,7 +107,10 @@ class Pictures(Examples):
 
     def __init__(self, folder: Path, specs: Sequence[TensorSpec], pixels: str) -> None:
         if len(specs) != 1:
-            raise ValueError(f"{folder} has pictures, and the model takes {len(specs)} inputs")
+            raise ValueError(
+                f"{folder} has pictures, and the model takes {len(specs)} inputs: give an .npz file with "
+                "all of them"
+            )
         self._spec, self._pixels = specs[0], pixels
         folders = sorted(p for p in folder.iterdir() if p.is_dir() and not _is_hidden(p))
         files = [(p, n) for n, f in enumerate(folders) for p in sorted(_pictures(f))]

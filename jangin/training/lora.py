@@ -31,7 +31,7 @@ def lora(rank: int = 8, alpha: float | None = None, targets: Sequence[str] = ("*
 
     Raises ValueError for a rank below 1."""
     if rank < 1:
-        raise ValueError(f"a rank of {rank}: give 1 or more")
+        raise ValueError(f"rank={rank} must be at least 1")
     return Lora(rank, float(rank) if alpha is None else alpha, tuple(targets), seed)
 
 

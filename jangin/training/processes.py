@@ -39,7 +39,8 @@ def shares(batch: Any, count: int) -> list[tuple[Array, ...]]:
     odd = [a.shape for a in arrays if a.ndim == 0 or len(a) % count or not len(a)]
     if odd:
         raise ValueError(
-            f"{count} processes can't share an array of shape {odd[0]} equally by its first axis"
+            f"{count} processes can't share an array of shape {odd[0]} equally: give batches of a multiple "
+            f"of {count}"
         )
     return [*zip(*(np.split(a, count) for a in arrays), strict=True)]
 

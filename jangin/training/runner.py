@@ -51,7 +51,9 @@ class Runner:
         """Return all inputs of a run, by name."""
         arrays = batch if isinstance(batch, (tuple, list)) else (batch,)
         if len(arrays) != len(self.step.inputs):
-            raise ValueError(f"a batch has {len(self.step.inputs)} arrays as the example, not {len(arrays)}")
+            raise ValueError(
+                f"a batch must have {len(self.step.inputs)} arrays, as the example had, not {len(arrays)}"
+            )
         feeds = dict(zip(self.step.inputs, map(as_array, arrays), strict=True))
         feeds |= {**kept, **numbers}
         if self.step.random:

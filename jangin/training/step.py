@@ -36,7 +36,7 @@ class Clip:
     def __post_init__(self) -> None:
         for most in (self.value, self.norm):
             if most is not None and not most > 0:
-                raise ValueError(f"a limit of {most} for gradients: give a positive number")
+                raise ValueError(f"the limit {most} for gradients must be positive")
 
 
 @dataclass(frozen=True)

@@ -102,7 +102,7 @@ class ValueAndGrad:
     def __call__(self, parameters: Mapping[str, Any], batch: Any) -> tuple[float, dict[str, Array]]:
         missing = self._names.keys() - parameters.keys()
         if missing:
-            raise ValueError(f"no array for the parameters {', '.join(sorted(missing))}")
+            raise ValueError(f"the parameters lack {', '.join(sorted(missing))}: give an array for each")
         weights = {i: as_array(parameters[n]) for n, i in self._names.items()}
         step = self._runner.step
         self._calls += 1
@@ -306,12 +306,16 @@ class Trainer:
         for own, (name, value) in given.items():
             want = self._kept[own]
             if value is None:
-                raise ValueError(f"there is no array {name}")
+                raise ValueError(
+                    f"the state lacks the array {name}: give a state that this model's trainer saved"
+                )
             array = as_array(value)
             if array.dtype.kind == "V" and array.itemsize == want.itemsize:
                 array = array.view(want.dtype)  # NumPy's files don't name types that aren't NumPy's
             if not np.can_cast(array.dtype, want.dtype, "same_kind"):
-                raise ValueError(f"{name} has numbers of {array.dtype}, which aren't {want.dtype}")
+                raise ValueError(
+                    f"{name} is of {array.dtype}, which can't become {want.dtype}: convert it first"
+                )
             array = np.array(array, want.dtype)
             if array.shape != want.shape:
                 raise ValueError(f"{name} has shape {array.shape}, not {want.shape}")
@@ -346,7 +350,7 @@ class Trainer:
         optimizer."""
         arrays = read_arrays(path)
         if "steps" not in arrays:
-            raise ValueError(f"{path} is no file that a trainer saved")
+            raise ValueError(f"{path} isn't a file that a trainer's save wrote: give one")
         before = dict(self._kept)
         try:
             self.load_state_dict({n.removeprefix("model/"): a for n, a in arrays.items()})

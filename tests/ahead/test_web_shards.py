@@ -72,7 +72,7 @@ def test_the_loader_joins_and_checks_them(tmp_path: Path) -> None:
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="shards of 1000 bytes are too small: 1,024 is the least"):
         jangin.emit(small_network(), "web", "webgpu", shards=1000)
-    with pytest.raises(ValueError, match="shards= is for the kind 'web'"):
+    with pytest.raises(ValueError, match="shards= is for packages of the kind 'web'"):
         jangin.emit(small_network(), "c", shards=SIZE)
 
 

@@ -224,7 +224,7 @@ def test_counts_below_one_are_refused(name: str) -> None:
 
 
 def test_other_data_sets_and_inputs_are_refused() -> None:
-    with pytest.raises(TypeError, match=r"a data set is a Dask .* not builtins.list"):
+    with pytest.raises(TypeError, match=r"the data set must be a Dask .* not builtins.list"):
         jangin.batch(onnx.parser.parse_model(TABLE), [1, 2])
 
 

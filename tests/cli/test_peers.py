@@ -66,7 +66,7 @@ def test_free_sizes_are_fixed_for_an_engine_that_takes_them_for_1(
 
 
 def test_a_library_of_products_takes_one_product_alone(jobs: dict[str, Job]) -> None:
-    with pytest.raises(ValueError, match="only models that are one product of two inputs"):
+    with pytest.raises(ValueError, match="only models that are one matrix product of two inputs"):
         _factors(jobs["opencv"])
 
 

@@ -77,7 +77,7 @@ def test_refused(cli: Cli, model: Path, data: Path, tmp_path: Path) -> None:
         (("--data", broken, *out), "x.npy can't be read as arrays"),
         (("--data", tmp_path / "nowhere", *out), "there is no such file or folder"),
         (("--data", data, *out, "--drop", "little"), "'little' is no share: write 0.5%"),
-        (("--data", data, "-o", tmp_path / "out.pb"), "neither an .onnx, nor a .tflite, nor a .jgn file"),
+        (("--data", data, "-o", tmp_path / "out.pb"), "written as NAME.onnx, NAME.tflite or NAME.jgn"),
     ):
         done = cli("quantize", model, *given)
         assert done.status == 1

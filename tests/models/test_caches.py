@@ -176,8 +176,8 @@ def test_the_command_line_compiles_with_a_type(network: Path, tmp_path: Path, em
 def test_other_models_have_no_cache_to_choose(tmp_path: Path) -> None:
     model = tmp_path / "model.cfg"
     model.write_bytes(b"[net]\nwidth=8\n")
-    with pytest.raises(ValueError, match="is no GGUF file"):
+    with pytest.raises(ValueError, match="--kv-cache is for GGUF files"):
         formats_of(model, "int8", "")
-    with pytest.raises(ValueError, match="is no GGUF or ONNX file"):
+    with pytest.raises(ValueError, match="--activations is for GGUF and ONNX files"):
         formats_of(model, "", "int8")
     assert formats_of(model, "", "") == ()

@@ -189,7 +189,7 @@ def test_as_onnx_runtime() -> None:
 
 @pytest.mark.parametrize("make", [GgufFormat, OnnxFormat])
 def test_other_types_are_refused(make: type[GgufFormat] | type[OnnxFormat]) -> None:
-    with pytest.raises(ValueError, match="activations of 'int4' are unknown; known: float32, int8"):
+    with pytest.raises(ValueError, match="activations='int4' is unknown; known: float32, int8"):
         make(activations="int4")
 
 

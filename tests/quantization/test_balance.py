@@ -129,5 +129,5 @@ def test_bias_correction(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_refused() -> None:
-    with pytest.raises(ValueError, match="a smoothing of 2 isn't from 0 to 1"):
+    with pytest.raises(ValueError, match="smooth=2 must be from 0 to 1"):
         jangin.quantize(convolutions(), pictures(1), smooth=2)

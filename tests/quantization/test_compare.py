@@ -101,7 +101,7 @@ def test_refused() -> None:
     with pytest.raises(ValueError, match="unknown engine 'tvm'; known: jangin, onnxruntime"):
         jangin.compare(model, model, data, engines=("jangin", "tvm"))
     with pytest.raises(
-        ValueError, match="only Jangin's kernels can be replayed, not those of jangin and onnx"
+        ValueError, match="replay= is for Jangin's kernels, and the engines are jangin and onnx"
     ):
         jangin.compare(model, model, data, engines=("jangin", "onnxruntime"), replay=True)
     with pytest.raises(ValueError, match=re.escape("doesn't fit the input x")):

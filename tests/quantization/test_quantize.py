@@ -138,7 +138,7 @@ def test_files(tmp_path: Path) -> None:
         path = tmp_path / name
         loaded = jangin.load(path) if name.endswith("jgn") else jangin.compile(path, cache=False)
         np.testing.assert_array_equal(loaded(x), found.executable(x))
-    with pytest.raises(ValueError, match=r"neither an \.onnx, nor a \.tflite, nor a \.jgn"):
+    with pytest.raises(ValueError, match=r"written as NAME\.onnx, NAME\.tflite or NAME\.jgn"):
         found.save(tmp_path / "q.pb")
 
 
@@ -191,18 +191,18 @@ def test_wrong_data(data: Any, message: str) -> None:
 def test_wrong_options() -> None:
     model, data = convolutions(), pictures(2)
     for given, message in (
-        ({"kind": "int3"}, "'int3' is no kind of numbers; there are int8"),
-        ({"method": "best"}, "method 'best' is unknown; known: minmax"),
-        ({"drop": 1.5}, "a drop of 1.5 isn't from 0 to 1"),
-        ({"weight_bits": 6}, "weights in int8 may have 7 or 8 bits, not 6"),
-        ({"kind": "float16", "weight_bits": 7}, "weight_bits is for the kind int8, and the kind is float16"),
-        ({"labels": [1, 2, 3]}, "there are 2 runs"),
+        ({"kind": "int3"}, "kind='int3' is unknown; known: int8"),
+        ({"method": "best"}, "method='best' is unknown; known: minmax"),
+        ({"drop": 1.5}, "drop=1.5 must be at least 0 and below 1"),
+        ({"weight_bits": 6}, "weight_bits=6 must be 7 or 8"),
+        ({"kind": "float16", "weight_bits": 7}, "weight_bits= is for the kind int8, and the kind is float16"),
+        ({"labels": [1, 2, 3]}, "one whole number for each of the 2 runs"),
         ({"labels": [0.5, 1.5]}, "labels are float64"),
         ({"labels": [3, 11]}, "a label of 11, and the model's classes are 0 to 10"),
         ({"labels": [-1, 3]}, "a label of -1, and the model's classes"),
-        ({"kind": "float16", "smooth": 0.5}, "smooth is for the kind int8, and the kind is float16"),
-        ({"kind": "int4", "block": 0}, "a block must have at least 1 weight, not 0"),
-        ({"limit": 0}, "a limit of 0 runs leaves no data"),
+        ({"kind": "float16", "smooth": 0.5}, "smooth= is for the kind int8, and the kind is float16"),
+        ({"kind": "int4", "block": 0}, "block=0 must be at least 1"),
+        ({"limit": 0}, "limit=0 leaves no runs"),
     ):
         with pytest.raises(ValueError, match=message):
             jangin.quantize(model, data, threads=1, **given)

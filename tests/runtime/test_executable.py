@@ -108,7 +108,7 @@ def test_symbolic_sizes() -> None:
         np.testing.assert_array_equal(s, np.full(n, (n * 3 - 7) // 2 % 5))
     assert len(exe._layouts) == LAYOUTS
     assert exe.arena_bytes(n=100) == 1024  # the size is rounded up to 128
-    with pytest.raises(ValueError, match="the sizes to give are: n"):
+    with pytest.raises(ValueError, match="give each of the sizes: n"):
         exe.arena_bytes()
 
 

@@ -305,7 +305,7 @@ def test_memory_and_time_are_of_the_variant() -> None:
     assert exe.arena_bytes(batch=1) <= exe.arena_bytes(batch=64)
     assert len(exe.profile({"x": pictures(1)}, repeats=2)) >= 1
     assert exe.variant({"x": pictures(1)}).plan.is_static
-    with pytest.raises(ValueError, match="the sizes to give are"):
+    with pytest.raises(ValueError, match="give each of the sizes"):
         exe.arena_bytes()
 
 

@@ -56,7 +56,7 @@ def test_a_local_in_the_place_of_another() -> None:
     func = do(chain(late=False), ("merge", 1, ["r0"]), ("reuse", "a", "b"))
     locals_ = {s.buffer.name for s in statements(func.body) if isinstance(s, Alloc)}
     assert "a" in locals_ and "b" not in locals_
-    with pytest.raises(ScheduleError, match="a is still used when b is there"):
+    with pytest.raises(ScheduleError, match="a is still used after b is written"):
         do(chain(late=True), ("merge", 1, ["r0"]), ("reuse", "a", "b"))
 
 
@@ -85,7 +85,7 @@ def test_a_local_that_can_not_be_in_the_result() -> None:
     for local, why in (("total", "no result has the dtype and shape of total"), ("x", "x is no local")):
         with pytest.raises(ScheduleError, match=why):
             do(twofold(), ("merge", 1, ["r0"]), ("in_result", local))
-    with pytest.raises(ScheduleError, match="the result is made of a at other indices"):
+    with pytest.raises(ScheduleError, match="the result is computed from elements of a at other indices"):
         do(twofold(at=1), ("merge", 1, ["r0"]), ("in_result", "a"))
     x, b, out = buffer("x", 3, 5), buffer("b", 5), buffer("out", 3, 5)
     each = te.compute(b, lambda j: x[0, j] + 1.0), te.compute(out, lambda i, j: b[j] * x[i, j])
@@ -96,7 +96,7 @@ def test_a_local_that_can_not_be_in_the_result() -> None:
         te.compute(a, lambda i, j: x[i, j] + 1.0),
         te.reduction(out, [5], "sum", lambda i, k: a[i[0], k[0]] * x[(i[0] + i[1]) % 3, k[0]]),
     )
-    with pytest.raises(ScheduleError, match="a is still used when the result is there"):
+    with pytest.raises(ScheduleError, match="a is still used after the result is written"):
         do(te.lower("product", product, [x], {}), ("merge", 1, ["r0"]), ("in_result", "a"))
 
 

@@ -124,7 +124,7 @@ def test_a_model_file_is_merged(tmp_path: Path) -> None:
 
 
 def test_what_cant_have_adapters() -> None:
-    with pytest.raises(ValueError, match="a rank of 0"):
+    with pytest.raises(ValueError, match="rank=0 must be at least 1"):
         jangin.lora(0)
     with pytest.raises(CompileError, match=r"trainable='nothing\*' is none of the parameters .*up\.weight"):
         jangin.train(

@@ -77,7 +77,9 @@ def test_two_processes_have_the_numbers_of_one() -> None:
         np.testing.assert_allclose(two.state_dict()[name], wanted, **NEAR)
     assert two.evaluate(batch(0)) == pytest.approx(one.evaluate(batch(0)), rel=1e-12)
     _send(two._runner._others[0], ("no batch", None, {}, 0))
-    with pytest.raises(RuntimeError, match="process 1 of 2 with status 1: ValueError: a batch has 2 arrays"):
+    with pytest.raises(
+        RuntimeError, match="process 1 of 2 with status 1: ValueError: a batch must have 2 arrays"
+    ):
         two.step(batch(0))
 
 

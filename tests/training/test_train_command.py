@@ -203,7 +203,7 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "text as rate": ({}, ("--optimizer", "sgd:lr='a'"), "lr='a' is no setting of sgd: write it as lr=0.001"),
     "one beta": ({}, ("--optimizer", "adam:betas=0.9"), r"write it as betas=\(0.9, 0.999\)"),
     "infinite rate": ({}, ("--optimizer", "sgd:lr=1e999"), "lr=inf is no setting of sgd"),
-    "negative norm": ({}, ("--clip-norm=-1",), "give a positive number"),
+    "negative norm": ({}, ("--clip-norm=-1",), "must be positive"),
     "seed": ({}, ("--seed=-1",), "seed -1 is negative"),
     "folder": ({}, ("--checkpoint", "nowhere/c.npz"), "No such file or directory: 'nowhere'"),
     "trainable": ({}, ("--trainable", "tail.*"), "none of the parameters conv.weight"),

@@ -259,11 +259,11 @@ def test_state_is_saved_and_taken_up(tmp_path: Path) -> None:
     assert all((before[n] == a).all() for n, a in trainer.state_dict().items())
     with pytest.raises(ValueError, match=r"0\.weight has shape"):
         trainer.load_state_dict({**before, "0.weight": np.zeros((2, 2))})
-    with pytest.raises(ValueError, match=r"0\.weight has numbers of complex64, which aren't float32"):
+    with pytest.raises(ValueError, match=r"0\.weight is of complex64, which can't become float32"):
         trainer.load_state_dict({**before, "0.weight": before["0.weight"].astype(np.complex64)})
     with pytest.raises(ValueError, match=r"no array 0\.weight"):
         trainer.load_state_dict({})
-    with pytest.raises(ValueError, match="2 arrays as the example, not 1"):
+    with pytest.raises(ValueError, match="2 arrays, as the example had, not 1"):
         trainer.step(given[:1])
     with pytest.raises(ValueError, match="shape"):
         trainer.step((torch.randn(7, 6), given[1]))

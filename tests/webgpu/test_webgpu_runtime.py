@@ -179,7 +179,7 @@ def test_more_buffers_than_a_shader_may_have() -> None:
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
     driver, kernel, memory = launched(lambda d: [d.buffer(256) for _ in range(count + 1)], func)
-    with pytest.raises(DriverError, match=r"41 ranges of memory apart of at most \d+ bytes, and the device"):
+    with pytest.raises(DriverError, match=r"needs 41 bindings, each of at most \d+ bytes, and the device"):
         kernel.enqueue(driver.queue())
 
 
@@ -242,7 +242,7 @@ def test_a_binding_too_large_names_the_nodes(monkeypatch: pytest.MonkeyPatch) ->
     node = helper.make_node("Relu", ["x"], ["y"], "large")
     exe = jangin.compile(model([node], {"x": ("N",)}, ["y"]), "webgpu", cache=False)
     monkeypatch.setattr(webgpu.opened(ADAPTERS[0]), "most_bytes", 256)
-    with pytest.raises(RuntimeError, match=r"run the kernel .*large.*ranges of memory apart of at most 256"):
+    with pytest.raises(RuntimeError, match=r"run the kernel .*large.*bindings, each of at most 256"):
         exe(np.zeros(10000, np.float32))
 
 

@@ -76,7 +76,9 @@ def target_machine(target: Target) -> Any:
     try:
         kind = llvm.Target.from_triple(target.triple)
     except RuntimeError as error:
-        raise ValueError(f"LLVM has no target {target.triple!r}: {error}") from None
+        raise ValueError(
+            f"this LLVM has no target {target.triple!r} ({error}): install llvmlite from PyPI, which has all"
+        ) from None
     return kind.create_target_machine(
         cpu=target.cpu, features=target.features, opt=CODEGEN_LEVEL,
         reloc="static" if target.triple.startswith("wasm") else "pic", codemodel="default",
@@ -136,7 +138,9 @@ class _Compiler:
             module.triple, module.data_layout = self._triple, self._layout
             module.verify()
         except RuntimeError as error:
-            raise RuntimeError(f"LLVM refuses kernel {name!r}: {error}") from None
+            raise RuntimeError(
+                f"LLVM refuses kernel {name!r}, a defect of Jangin: report it with the model. {error}"
+            ) from None
         passes = self._few if fixed else self._most
         for function in module.functions:
             if not function.is_declaration:
@@ -153,7 +157,10 @@ class _Compiler:
             emit = _unlocked(lib.LLVMPY_TargetMachineEmitToMemory)
             buffer = emit(self._machine, module, int(as_object), error)
             if not buffer:
-                raise RuntimeError(f"LLVM's code generation failed: {error}")
+                raise RuntimeError(
+                    "LLVM can't make machine code, a defect of Jangin or LLVM: report it with the model. "
+                    f"{error}"
+                )
         try:
             return ctypes.string_at(lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer))
         finally:

@@ -38,7 +38,9 @@ class Renderer:
         try:
             most = len(json.dumps(names)) + MOST_TEXT
         except (TypeError, ValueError) as error:
-            raise CompileError(f"a conversation is texts, numbers, lists and dictionaries: {error}") from None
+            raise CompileError(
+                f"a conversation may have only texts, numbers, lists and dictionaries: {error}"
+            ) from None
         asked = {"template": self._template, "names": names, "most": most, "path": sys.path}
         with self._lock:
             answer = self._answer(json.dumps(asked).encode() + b"\n")

@@ -38,7 +38,7 @@ class GgufFormat(Format):
 
     def __post_init__(self) -> None:
         if self.cache not in CACHES:
-            raise ValueError(f"a cache of {self.cache!r} is unknown; known: {', '.join(CACHES)}")
+            raise ValueError(f"cache={self.cache!r} is unknown; known: {', '.join(CACHES)}")
         check_activations(self.activations)
 
     def reads(self, contents: Contents) -> bool:

@@ -87,7 +87,10 @@ class InFolder(Files):
                     file = Path(root, name)
                     paths[file.relative_to(self.folder).as_posix()] = file
                     if len(paths) > MOST_FILES:
-                        raise ValueError(f"more than {MOST_FILES} files")
+                        raise ValueError(
+                            f"{self.folder} has more than {MOST_FILES} .dat files: give the folder of one "
+                            "model"
+                        )
         return paths
 
 

@@ -41,7 +41,7 @@ class OnnxFormat(Format):
     def __post_init__(self) -> None:
         check_activations(self.activations)
         if self.block not in (0, *BLOCKS):
-            raise ValueError(f"blocks of {self.block} channels are unknown; known: 8 and 16")
+            raise ValueError(f"block={self.block} is unknown; known: 8 and 16 channels")
 
     def reads(self, contents: Contents) -> bool:
         if contents.message is None:

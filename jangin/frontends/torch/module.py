@@ -268,7 +268,10 @@ class CompiledModule(_Weights):
             if name:
                 feeds[name] = value
             elif value != constant:
-                raise ValueError(f"the module was compiled for {constant!r} where {value!r} is given")
+                raise ValueError(
+                    f"an argument is {value!r}, and the module was compiled for {constant!r}: compile it "
+                    "again for others"
+                )
         outputs = self._run([feeds[n] for n in self._order])
         results = dict(zip(self._names, outputs, strict=True))
         for output in self._written:
@@ -284,7 +287,10 @@ class CompiledModule(_Weights):
         flat, spec = pytree.tree_flatten((args, self._ordered(kwargs)))
         flat = [*map(_as_tensor, flat)]
         if spec != self._in_spec:
-            raise ValueError(f"the module was compiled for arguments like {self._in_spec}, not {spec}")
+            raise ValueError(
+                f"the module was compiled for arguments like {self._in_spec}, not {spec}: compile it again "
+                "for others"
+            )
         leaves: Sequence[Any] = flat
         return leaves
 
@@ -294,7 +300,8 @@ class CompiledModule(_Weights):
         if set(self._keywords) != set(kwargs):
             wanted = ", ".join(self._keywords) or "none"
             raise ValueError(
-                f"the module was compiled for the keyword arguments {wanted}, not {list(kwargs)}"
+                f"the module was compiled for the keyword arguments {wanted}, not {list(kwargs)}: compile "
+                "it again for others"
             )
         return {name: kwargs[name] for name in self._keywords}
 

@@ -60,7 +60,8 @@ DRAWING = frozenset({
 
 
 def is_mask(node: torch.fx.Node) -> bool:
-    """Tell if a node draws a mask of `_drawn`, or makes the tensor that the mask is drawn like."""
+    """Tell if a node draws a mask as `_drawn` does, or makes the empty tensor that gives such a mask its "
+    "sizes."""
     if node.target is aten.empty.memory_format:
         return bool(node.users) and all(map(is_mask, node.users))
     return node.target is aten.bernoulli.p and node.args[0].target is aten.empty.memory_format

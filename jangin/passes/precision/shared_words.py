@@ -143,7 +143,7 @@ def _adds(e: Expr, v: Var) -> bool:
 
 
 def _without(node: Node, at: int) -> Node:
-    """Return a map without the operand of a number, which it doesn't read."""
+    """Return a map node without its operand number `at`, which its expression doesn't read."""
     places = [n for n in range(len(node.inputs)) if n != at]
     names = {f"x{old}": f"x{new}" for new, old in enumerate(places)}
     body = rewrite(

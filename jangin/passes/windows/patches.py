@@ -163,7 +163,9 @@ def _patch(run: Editor, graph: Graph, split: Split, number: int, box: Box) -> st
     """Emit the nodes of a patch, and return its name."""
     computed = parts(graph, split.region, box)
     if isinstance(computed, Node):
-        raise ValueError(f"no part of {computed.source or computed.name} can be computed")
+        raise ValueError(
+            f"{computed.source or computed.name} can't be computed in patches, a defect of Jangin: report it"
+        )
     results = _results(split.region.value, box, computed)
     names: dict[str, str] = {}
     for node, attrs, boxes in computed:

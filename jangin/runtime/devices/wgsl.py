@@ -324,8 +324,8 @@ def bind(memory: Sequence[Range], most: int, largest: int) -> tuple[Bindings, li
             parts = [w for window in windows for w in window]
             return Bindings(of, counts, _window(largest) // WORD), [ranges[n].start for n in of], parts
     raise ValueError(
-        f"a kernel has {sum(counts)} ranges of memory apart of at most {largest} bytes, and the device gives "
-        f"a shader {most}"
+        f"a kernel needs {sum(counts)} bindings, each of at most {largest} bytes, and the device allows "
+        f"{most}: run the model on smaller inputs, or on another device"
     )
 
 

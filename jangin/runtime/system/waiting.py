@@ -149,7 +149,9 @@ def waiting(triple: str) -> Waiting:
     system, architecture = system_of(triple), triple.split("-")[0]
     if system not in _WAITING or architecture not in FUTEX:
         where = named(system) or "code without a system"
-        raise ValueError(f"{triple}: no thread pool is known for {where} on {architecture}")
+        raise ValueError(
+            f"{triple}: no thread pool is known for {where} on {architecture}; compile with threads=1"
+        )
     calls = _WAITING[system]
     words = {
         "FUTEX": FUTEX[architecture],

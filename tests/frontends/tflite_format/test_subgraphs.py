@@ -189,7 +189,7 @@ def test_signatures_share_their_variables() -> None:
     np.testing.assert_array_equal(infer(x), got)
     infer.state = before
     np.testing.assert_array_equal(infer(x), x)  # the first values again
-    with pytest.raises(ValueError, match="the state has"):
+    with pytest.raises(ValueError, match="the state consists of"):
         infer.state = {}
     with pytest.raises(CompileError, match="no signature 'save'; there is 'train', 'infer'"):
         jangin.compile(model, formats=[jangin.TfliteFormat(signature="save")])
