@@ -192,7 +192,7 @@ class _Module:
 
     def launches(self, layout: Layout, inputs: Sequence[Array]) -> Launches:
         raise ValueError(
-            "the model isn't compiled yet, and has no kernels to time: time it once it is compiled"
+            "the model isn't compiled yet, and has no kernels to time: compile it with wait=True"
         )
 
     def native_call(self, layout: Layout) -> NativeCall:

@@ -130,8 +130,8 @@ class Session:
         return outputs
 
     def _otherwise(self, feeds: Feeds, error: Exception) -> dict[str, Any]:
-        """Repeat a failed run: OrtValues are replaced by their contents, and a model that takes these inputs
-        is used. Raises ONNX Runtime's exceptions if the run fails again."""
+        """Repeat a failed run with the contents of OrtValues as arrays. If initializers are fed, a model runs
+        whose initializers are inputs. Raises ONNX Runtime's exceptions if the run fails again."""
         plain = {n: _given(v) for n, v in feeds.items()}
         executable = self._freed(plain)
         if executable is not None or any(plain[n] is not feeds[n] for n in plain):

@@ -145,9 +145,11 @@ def in_result(func: Func, local: str) -> Func:
             if isinstance(s, Store) and s.buffer.name == out.name:
                 at = s.index[-rank:]
                 if any(n.index != at for n in reads) or any(free_vars(i) - inside for i in at):
-                    raise ScheduleError(f"{func.name}: the result is made of {local} at other indices")
+                    raise ScheduleError(
+                        f"{func.name}: the result is computed from elements of {local} at other indices"
+                    )
             elif begun and (reads or (isinstance(s, Store) and s.buffer.name == local)):
-                raise ScheduleError(f"{func.name}: {local} is still used when the result is there")
+                raise ScheduleError(f"{func.name}: {local} is still used after the result is written")
     body = replace_buffer(alloc.body, local, out, lambda index: (*row, *index))
 
     def go(s: Stmt) -> Stmt:

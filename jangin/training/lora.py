@@ -92,7 +92,9 @@ def _weights(nodes: Sequence[Node], constants: Mapping[str, Array]) -> dict[str,
         if weight in constants and constants[weight].ndim == 2 and constants[weight].dtype.kind == "f":
             turned = node.of(MatMul).transpose_b
             if turned_weights.setdefault(weight, turned) != turned:
-                raise CompileError(f"lora: {weight} is read both ways round: leave it out of targets")
+                raise CompileError(
+                    f"lora: {weight} is multiplied both as it is and transposed: leave it out of targets"
+                )
     return turned_weights
 
 

@@ -83,7 +83,10 @@ def nll(b: Builder, y: Tensor, target: Tensor, ignored: int = IGNORED, smoothing
     """Return the mean negative log-likelihood of the labels [N, ...], given log-probabilities y[N, C, ...].
     `smoothing` is the share of each label that is spread over all classes."""
     if not target.dtype.is_int or target.shape != (*y.shape[:1], *y.shape[2:]):
-        raise CompileError(f"labels {target} for an output {y}: they must be integers, an axis fewer")
+        raise CompileError(
+            f"labels {target} for an output {y}: they must be integers, with the output's axes but the one "
+            "of classes"
+        )
     kept = b.map(lambda t: select(_is_ignored(t, ignored), const(0, t.dtype), t), target)
     in_range(b, target, y.shape[1], from_end=False, ignored=ignored)
     places = b.reshape(kept, (*y.shape[:1], const(1), *y.shape[2:]))

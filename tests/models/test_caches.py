@@ -115,7 +115,7 @@ def test_a_number_that_is_none_stays_so() -> None:
 
 
 def test_other_types_are_refused() -> None:
-    with pytest.raises(ValueError, match="a cache of 'int4' is unknown; known: float32, float16, int8"):
+    with pytest.raises(ValueError, match="cache='int4' is unknown; known: float32, float16, int8"):
         GgufFormat(cache="int4")
 
 

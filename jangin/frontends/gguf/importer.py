@@ -79,7 +79,10 @@ class Llama:
         self.kv_heads = self._each("attention.head_count_kv", self.heads)
         self.epsilon = float(file.number(f"{self.kind}.attention.layer_norm_rms_epsilon"))
         if min(self.layers, self.width, self.heads, self.kv_heads) < 1 or self.heads % self.kv_heads:
-            raise CompileError(f"{file.path} has {self.heads} heads, and {self.kv_heads} of keys")
+            raise CompileError(
+                f"{file.path} has {self.heads} heads of queries and {self.kv_heads} of keys, which must "
+                "divide them"
+            )
         self.size = self._whole("attention.key_length", self.width // self.heads)
         if self._whole("attention.value_length", self.size) != self.size:
             raise CompileError(f"{file.path}: keys and values of different lengths are not supported")
@@ -117,7 +120,7 @@ class Llama:
         path, rows = self.file.path, self.file.shape("blk.0.attn_q.weight")[0]
         if self.layers > len(self.file):
             raise CompileError(
-                f"{path} has {self.layers} blocks by its settings, and {len(self.file)} tensors"
+                f"{path} has {self.layers} blocks by its settings, but only {len(self.file)} tensors"
             )
         if rows != self.heads * self.size:
             raise CompileError(
@@ -224,7 +227,9 @@ class Llama:
         2021)."""
         width = self._whole("rope.dimension_count", self.size)
         if width > self.size:
-            raise CompileError(f"{self.file.path} turns {width} of the {self.size} elements of a head")
+            raise CompileError(
+                f"{self.file.path} rotates {width} elements of each head, which has only {self.size}"
+            )
         limits.at(f"the positions of {self.kind}.context_length = {self.context}")
         limits.room((self.context, width // 2))
         speeds = self.file.number(f"{self.kind}.rope.freq_base", 10000.0) ** (-np.arange(0, width, 2) / width)
