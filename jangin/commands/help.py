@@ -4,6 +4,7 @@ completes."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -46,9 +47,27 @@ def _shown(params: Iterable[Any]) -> list[Any]:
     return items
 
 
+def _names(params: Iterable[Any]) -> set[str]:
+    return {name for p in params for name in (*p.opts, *p.secondary_opts)}
+
+
 class Command(TyperCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         return _shown(super().get_params(ctx))
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse arguments. An option that must stand before the command, or is nearly one, is told so."""
+        own = _names(self.get_params(ctx))
+        before = _names(ctx.parent.command.params) - own if ctx.parent else set[str]()
+        for word in args[: args.index("--") if "--" in args else len(args)]:
+            name = word.partition("=")[0]
+            if name in before:
+                ctx.fail(f"{name} stands before the command: jangin {name} ... {ctx.info_name} ...")
+            unknown = name.startswith("--") and name not in own and not get_close_matches(name, own)
+            if near := get_close_matches(name, before) if unknown else []:
+                ctx.fail(f"No such option: {name}. Did you mean {near[0]}?")
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
 
 class Group(TyperGroup):
@@ -57,8 +76,8 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments. The group's flags may stand behind the command too, except behind `--`."""
-        flags = {n for p in self.params if getattr(p, "is_flag", False) and not p.is_eager for n in p.opts}
-        flags -= {name for command in self.commands.values() for p in command.params for name in p.opts}
+        flags = _names(p for p in self.params if getattr(p, "is_flag", False) and not p.is_eager)
+        flags -= {name for command in self.commands.values() for name in _names(command.params)}
         end = args.index("--") if "--" in args else len(args)
         own = [a for a in args[:end] if a in flags]
         rest: list[str] = super().parse_args(

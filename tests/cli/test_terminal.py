@@ -104,7 +104,13 @@ def test_flags_of_all_commands_may_stand_behind_the_command(cli: Cli, model: Pat
     assert cli("devices", "--plain").out == before != cli("devices").out
     assert cli("devices", "--plain", "--no-cache", "--verbose").out == before
     misspelt = cli("devices", "--plian")
-    assert misspelt.status == 2 and "No such option: --plian" in misspelt.err
+    assert misspelt.status == 2 and "No such option: --plian. Did you mean --plain?" in misspelt.err
+    assert cli("devices", "--no-bf16", "--unchecked").status == 0, "flags with two forms too"
+
+
+def test_an_option_with_a_value_that_stands_behind_the_command_is_told(cli: Cli) -> None:
+    told = cli("devices", "--limits", "nodes=1")
+    assert told.status == 2 and "--limits stands before the command: jangin --limits ... devices" in told.err
 
 
 def test_progress_appears_only_when_work_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:

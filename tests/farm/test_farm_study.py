@@ -49,7 +49,7 @@ def test_models_that_devices_cant_have_are_refused(tmp_path: Path) -> None:
     onnx.save(onnx.load_from_string(model()), tmp_path / "net.onnx")
     with pytest.raises(ValueError, match="no --data"):
         study_on("", settings(tmp_path / "net.onnx", data="calib"), tmp_path, Options(), lambda *_: None)
-    with pytest.raises(ValueError, match="one file each"):
+    with pytest.raises(ValueError, match="a farm takes no folders of models"):
         study_on("", settings(tmp_path), tmp_path, Options(), lambda *_: None)
 
 

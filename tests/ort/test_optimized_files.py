@@ -110,5 +110,5 @@ def test_blocks_that_nothing_tells(tmp_path: Path) -> None:
     np.testing.assert_allclose(
         session.run(None, {"x": values})[0], wanted, rtol=0, atol=RTOL * np.abs(wanted).max()
     )
-    with pytest.raises(ValueError, match="blocks of 4 channels are unknown"):
+    with pytest.raises(ValueError, match="block=4 is unknown"):
         OnnxFormat(block=4)

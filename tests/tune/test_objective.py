@@ -213,7 +213,7 @@ def test_the_environment_names_a_meter(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_devices_at_once_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="chooses one device"):
+    with pytest.raises(ValueError, match="chooses a device by itself"):
         jangin.compile(product(), "cpu+x86-64-v2", objective="energy", cache=tmp_path)
 
 
