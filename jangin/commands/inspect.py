@@ -36,6 +36,7 @@ from jangin.ir import te
 from jangin.ir.graph import Graph, Node
 from jangin.ir.graph_text import print_graph
 from jangin.ir.limits import within
+from jangin.ir.own_names import with_own_names
 from jangin.ir.plan import Plan
 from jangin.ir.program import IN_STEPS
 from jangin.ir.text import print_func, print_plan
@@ -308,6 +309,7 @@ def _summary(model: ModelSource, options: Options, kernels: Kernels, plan: Plan)
             said = whole.value(name)
             # formats needn't declare an output's shape
             tensor = fused.value(name) if said.shape is None else said
+            tensor = with_own_names(tensor, (*whole.symbols, *fused.symbols))
             console.print(f"{kind} {name}: {tensor}")
     counts = Counter(n.op.removeprefix(f"{source.dialect.domain}.") for n in whole.nodes)
     weights = sum(a.nbytes for a in whole.constants.values())

@@ -100,6 +100,16 @@ def test_inspect_finds_the_shapes_of_outputs(cli: Cli, model: Path, tmp_path: Pa
     assert "output y: f32[1, 12]" in cli("inspect", tmp_path / "unsaid.onnx", "--shape", "batch=1").out
 
 
+def test_inspect_shows_the_models_names_of_sizes(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """The compiler has another name for a size that is called as its own loops are."""
+    message = onnx.load(model)
+    for value in (message.graph.input[0], message.graph.output[0]):
+        value.type.tensor_type.shape.dim[0].dim_param = "n"
+    onnx.save(message, tmp_path / "n.onnx")
+    out = cli("inspect", tmp_path / "n.onnx").out
+    assert "input image: f32[n, 3, 8, 8]" in out and "output y: f32[n, 12]" in out
+
+
 def test_inspect_shows_names_with_brackets(cli: Cli, model: Path, tmp_path: Path) -> None:
     """Brackets in names aren't taken for markup."""
     message = onnx.load(model)

@@ -14,6 +14,7 @@ from jangin.commands.picture.layout import extent, layout
 from jangin.ir.core import Kernel
 from jangin.ir.graph import Graph, Node
 from jangin.ir.graph_text import attribute_text
+from jangin.ir.own_names import with_own_names
 from jangin.ir.plan import Launch
 
 HEIGHT = 40.0
@@ -31,9 +32,7 @@ Rows = list[tuple[str, str]]
 def page(title: str, graph: Graph, launches: Sequence[Launch], seconds: Mapping[str, float]) -> str:
     """Return the HTML page for a graph. `launches` are the launches of its plans. `seconds` has, for each
     measured kernel, the time of all its launches in a run."""
-    boxes = [
-        _Box(graph.value(n).name, "input", [("type", str(graph.value(n)))], "", 0.0) for n in graph.inputs
-    ]
+    boxes = [_Box(graph.value(n).name, "input", [("type", _type(graph, n))], "", 0.0) for n in graph.inputs]
     boxes += [_of_node(graph, node, launches, seconds) for node in graph.nodes]
     first = len(graph.inputs)
     producers = {name: i for i, name in enumerate(graph.inputs)}
@@ -45,7 +44,7 @@ def page(title: str, graph: Graph, launches: Sequence[Launch], seconds: Mapping[
         if name in producers
     ]
     for name in graph.outputs:
-        boxes.append(_Box(name, "output", [("type", str(graph.value(name)))], "", 0.0))
+        boxes.append(_Box(name, "output", [("type", _type(graph, name))], "", 0.0))
         if name in producers:
             edges.append((producers[name], len(boxes) - 1))
     data = json.dumps([{"title": b.title, "rows": b.rows} for b in boxes], ensure_ascii=False)
@@ -90,8 +89,12 @@ def _of_node(graph: Graph, node: Node, launches: Sequence[Launch], seconds: Mapp
     return _Box(node.name, op, rows, " ".join(own), took)
 
 
+def _type(graph: Graph, name: str) -> str:
+    return str(with_own_names(graph.value(name), graph.symbols))
+
+
 def _value(graph: Graph, name: str) -> str:
-    held = f"{name}: {graph.value(name)}" if name in graph.values else name
+    held = f"{name}: {_type(graph, name)}" if name in graph.values else name
     return f"{held} (constant)" if name in graph.constants else held
 
 
