@@ -1,14 +1,18 @@
-"""16-bit numbers lie two in a word, or are stored as they are on adapters that have them."""
+"""16-bit floats are the bits of words, or WGSL's own on adapters that have them."""
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 from on_adapter import NONE, run, usable
+from on_dawn import NONE as ABSENT
+from on_dawn import folder
 
 import jangin
 from jangin.backends.wgsl.module import shader
@@ -42,6 +46,28 @@ func k(x: f16[{0}], y: out f16[{0}], z: out f32[{0}], b: out u16[{0}]) {{
   }} }} }}
 }}
 """
+CHAIN = """
+func k(x: f16[{0}], y: f16[{0}], z: out f16[{0}], total: out f16[{0}]) {{
+  block t in 3 {{ thread i in 32 {{ if t * 32 + i < {0} {{
+    z[t * 32 + i] = f16({1})
+    total[t * 32 + i] = f16(f32(f16(f32(x[t * 32 + i]) + f32(y[t * 32 + i]))) - f32(x[t * 32 + i]))
+  }} }} }}
+}}
+"""
+"""A kernel of one operation. A sum from which its own term is subtracted follows."""
+X, Y = "f32(x[t * 32 + i])", "f32(y[t * 32 + i])"
+OPERATIONS = {
+    "add": f"{X} + {Y}", "sub": f"{X} - {Y}", "mul": f"{X} * {Y}", "constant": f"{X} * f32(-1.5)",
+    "min": f"min({X}, {Y})", "max": f"max({X}, {Y})", "neg": f"-{X}", "abs": f"abs({X})",
+    "relu": f"select({X} < f32(0.0), f32(0.0), {X})", "floor": f"floor({X})", "div": f"{X} / f32(3.0)",
+    "two": f"f32(f16(f32(f16({X} * {Y})) + {Y})) * {X}", "wide": f"({X} * {Y} + {Y}) * {X}",
+}  # fmt: skip
+NATIVE = {
+    "add": "half_add", "sub": "half_sub", "mul": "half_mul", "constant": "half_mul", "min": "half_more",
+    "max": "half_more", "neg": "half_neg", "abs": "half_exact", "relu": "half_of_bits(0u)",
+    "floor": "half_exact", "div": "half_rounded", "two": "half_mul", "wide": "half_rounded",
+}  # fmt: skip
+"""The function that makes each result. Only what is inexact in f32 is rounded in software."""
 VALUES = np.float16([0, -0.0, 1, -2.5, 6e-8, -6e-8, 6.1e-5, 5e-5, 65504, -65504, np.inf, -np.inf, np.nan])
 """Numbers of all kinds: subnormal and largest ones, products beyond the largest, infinities and NaN."""
 
@@ -62,17 +88,80 @@ def test_numbers(count: int, features: set[str], monkeypatch: pytest.MonkeyPatch
         np.testing.assert_array_equal(got[name], want[name])
 
 
+@pytest.mark.skipif(not ADAPTERS, reason=NONE)
+@pytest.mark.parametrize("features", FORMS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_arithmetic(name: str, features: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both forms give the interpreter's bits, for all pairs of odd values and for random ones."""
+    count = 91
+    func, rng = parse_func(CHAIN.format(count, OPERATIONS[name])), np.random.default_rng()
+    monkeypatch.setattr(opened(ADAPTERS[0]), "features", features)
+    made = shader(func, WEBGPU)
+    assert any(NATIVE[name] in line for line in made.body), made.body
+    pairs = np.stack(np.meshgrid(VALUES, VALUES)).reshape(2, -1)
+    some = rng.integers(0, 1 << 16, (2, 600), np.uint16).view(np.float16)
+    many = np.concatenate([pairs, some], axis=1)
+    for at in range(0, many.shape[1] - count, count):
+        given = dict(zip("xy", many[:, at : at + count].copy(), strict=True))
+        given |= {"z": np.zeros(count, np.float16), "total": np.zeros(count, np.float16)}
+        want = {k: v.copy() for k, v in given.items()}
+        with np.errstate(all="ignore"):
+            run_func(func, want, {})
+        got = run(func, given, {}, ADAPTERS[0], made=made)
+        for output in ("z", "total"):
+            np.testing.assert_array_equal(got[output], want[output])
+
+
+@pytest.mark.skipif(not ADAPTERS, reason=NONE)
+@pytest.mark.parametrize("features", FORMS)
+def test_model_against_float64(features: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gated layer. Its product is summed in f32, and each operator rounds its elements to 11 bits."""
+    rng = np.random.default_rng()
+    w, b = (rng.standard_normal(s).astype(np.float16) for s in ((300, 40), (40,)))
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float16[7,300] x, float16[7,40] y) => (float16[7,40] z)'
+        " { p = MatMul(x, w) a = Add(p, b) g = Mul(a, y) r = Relu(g) z = Sub(r, y) }"
+    )
+    model.graph.initializer.extend([onnx.numpy_helper.from_array(v, n) for n, v in (("w", w), ("b", b))])
+    x, y = (rng.standard_normal((7, n)).astype(np.float16) for n in (300, 40))
+    monkeypatch.setattr(opened(ADAPTERS[0]), "features", features)
+    got = jangin.compile(model, "webgpu").run({"x": x, "y": y})["z"].astype(np.float64)
+    product = x.astype(np.float64) @ w
+    gated = (product + b) * y
+    want = np.maximum(gated, 0) - y
+    # Five operators round, each by at most half a unit in the last place of 11 bits.
+    size = (np.abs(product) + np.abs(b)) * np.abs(y) + np.abs(product * y) + np.abs(y)
+    assert np.all(np.abs(got - want) <= 5 * 2.0**-11 * size + 2.0**-24)
+
+
 def test_texts() -> None:
-    """Numbers that are stored are elements of the second form. Numbers that are only loaded lie in words in
-    both."""
+    """Buffers of 16-bit floats have them as elements in the second form, if nothing else is stored there."""
     made = shader(parse_func(KERNEL.format(96)), WEBGPU)
     assert made.accesses == {"0": "e", "1": "eg", "2": "w", "3": "h"}
     kinds = [re.findall(r"array<([\w<>]+)>;", made.text(features=f)) for f in ([], ["shader-f16"])]
-    assert kinds == [["u32", "atomic<u32>", "u32", "atomic<u32>"], ["u32", "f16", "u32", "atomic<u32>"]]
+    assert kinds == [["u32", "atomic<u32>", "u32", "atomic<u32>"], ["f16", "f16", "u32", "atomic<u32>"]]
     assert made.forms(Bindings.apart(4)) == [("shader-f16",)]
     together = Bindings((0, 1, 1, 2), (1, 1, 1))
-    assert made.forms(together) == [] and made.text(together) == made.text(together, ["shader-f16"])
+    assert made.text(together, ["shader-f16"]).count("array<f16>") == 1
+    assert made.forms(together) == [("shader-f16",)]
     assert Shader.of(made.packed).text(features=["shader-f16"]) == made.text(features=["shader-f16"])
+
+
+@pytest.mark.skipif(folder() is None, reason=ABSENT)
+def test_tint_takes_both_forms() -> None:
+    """Chromium's compiler of shaders takes the text of each operation, of which no adapter is needed."""
+    kernels = [KERNEL.format(96), *(CHAIN.format(91, text) for text in OPERATIONS.values())]
+    texts = []
+    for kernel in kernels:
+        made = shader(parse_func(kernel), WEBGPU)
+        texts += [made.text(), f"enable f16;\n{made.text(features=['shader-f16'])}"]
+    program = Path(__file__).with_name("tint.mjs")
+    done = subprocess.run(
+        ["node", str(program), str(folder())], input=json.dumps([*texts, "fn wrong() -> f16 { return 1; }"]),
+        capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    *errors, wrong = json.loads(done.stdout.splitlines()[-1])
+    assert errors == [[]] * len(texts) and wrong, errors
 
 
 def test_packages_have_both_forms(tmp_path: Path) -> None:

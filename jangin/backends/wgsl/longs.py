@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from jangin.backends.walk.writer import Value, Writer
 from jangin.backends.wgsl.prelude import HELPERS
-from jangin.ir.dtype import BOOL, F32, I32, I64, U32, U64, DType
+from jangin.ir.dtype import BOOL, F16, F32, I32, I64, U32, U64, DType
 from jangin.ir.graph import CompileError
 from jangin.targets.target import Target
 
@@ -60,6 +60,8 @@ class Longs(Writer):
             return "vec2<u32>"
         if dtype.bits == 64:
             raise CompileError(f"{self.kernel}: WGSL has no {dtype}; cast to float32 in the model")
+        if dtype is F16:
+            return self.helper("Half")
         if dtype.bits < 32 and dtype.name not in _TYPES:
             return "i32" if dtype.kind == "i" and dtype.bits in (8, 16) else "u32"
         return _TYPES[dtype.name]

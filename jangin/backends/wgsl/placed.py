@@ -10,13 +10,16 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from jangin.runtime.devices.wgsl_halves import PLAIN
+
 _LET = re.compile(r"  let (\w+) = (.*);")
 _DECLARED = re.compile(r"\b(let|var) (\w+)")
 _NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
 _GIVEN = re.compile(r"item|group|lo|hi|s\d+|u")
 """Names that a shader defines before a body. The uniform `u` has the numbers of a launch."""
-_PURE = {"min", "max", "select", "clamp", "abs", "extractBits", "bitcast", "i32", "u32", "f32"}
-"""WGSL's own functions and types that the expression of a moved value may contain."""
+_PURE = {"min", "max", "select", "clamp", "abs", "extractBits", "bitcast", "i32", "u32", "f32", *PLAIN}
+"""WGSL's own functions and types that the expression of a moved value may contain, and those of 16-bit
+floats."""
 _EXPRESSION = re.compile(r"[\w\s.+\-*/%&|^~!<>=(),]+")
 """An expression that reads no memory."""
 

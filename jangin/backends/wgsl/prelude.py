@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 from jangin.ir.records import dataclass
+from jangin.runtime.devices.wgsl_halves import CALLS, PLAIN
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,15 @@ HELPERS: Mapping[str, Helper] = MappingProxyType({
   let special = ((x & 0x8000u) << 16u) | 0x7f800000u | ((x & 0x3ffu) << 13u);
   return select(unpack2x16float(x).x, bitcast<f32>(special), (x & 0x7c00u) == 0x7c00u);
 }"""),
+    "half_of_float": Helper("""fn half_of_float(x: f32) -> u32 {
+  let sign = (bitcast<u32>(x) >> 16u) & 0x8000u;
+  let size = bitcast<u32>(x) & 0x7fffffffu;
+  let normal = (size + ((size >> 13u) & 1u) + 0xc8000fffu) >> 13u;
+  let subnormal = bitcast<u32>(bitcast<f32>(size) + 0.5f) - 0x3f000000u;
+  let number = min(select(normal, subnormal, size < 0x38800000u), 0x7c00u);
+  return sign | select(number, 0x7e00u, size > 0x7f800000u);
+}"""),
+    **{name: Helper(text, ("Half", *CALLS[name]) if name in CALLS else ()) for name, text in PLAIN.items()},
     "remainder": Helper("""fn remainder(x: f32, y: f32) -> f32 {
   let sign = bitcast<u32>(x) & 0x80000000u;
   let a = bitcast<u32>(x) & 0x7fffffffu;
@@ -221,5 +231,6 @@ HELPERS: Mapping[str, Helper] = MappingProxyType({
 })  # fmt: skip
 """The functions by name.
 
-`quarters(x)` subtracts quarter turns from x, for |x| > 2^10. It returns the rest, and the number of quarter
-turns modulo 4 (Payne and Hanek, "Radian reduction for trigonometric functions", 1983)."""
+- `half_of_float(x)` returns the bits of a 16-bit float, rounded to nearest, half to even.
+- `quarters(x)` subtracts quarter turns from x, for |x| > 2^10. It returns the rest, and the number of quarter
+  turns modulo 4 (Payne and Hanek, "Radian reduction for trigonometric functions", 1983)."""

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import Any
 
 from jangin.backends.walk.writer import Pointer, Value
+from jangin.backends.wgsl.halves import HalfWriter
 from jangin.backends.wgsl.longs import INFIX
-from jangin.backends.wgsl.writer import Place, WgslWriter
+from jangin.backends.wgsl.writer import Place
 from jangin.ir.dtype import BOOL, F32, DType
 from jangin.ir.expr import Expr, Load, Select, Var, const
 from jangin.ir.loop import For, Func, If, Let, Stmt, Store, map_children, statements
@@ -26,7 +27,7 @@ WORD = 4
 """Bytes of an element of a row that is loaded at once. WGSL's buffers are arrays of words of 32 bits."""
 
 
-class RowWriter(WgslWriter):
+class RowWriter(HalfWriter):
     """A row is a vector, or its name lists the names of its lanes. `vectors` has the names of vectors."""
 
     most_lanes = LANES

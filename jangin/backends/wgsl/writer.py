@@ -5,7 +5,7 @@ devices run work-items side by side and divide vectors anyway (see `backends.wgs
 
 Buffers are arrays of 32-bit words. Functions in the shader's head access them (see `runtime.devices.wgsl`).
 `r0(i)` reads word i of buffer 0, and `w0(i, v)` stores it. `h0` and `b0` store 16 and 8 bits of a word. `e0`
-reads a 16-bit float's value, and `g0` stores its bits."""
+reads a 16-bit float, and `g0` stores one (see `runtime.devices.wgsl_halves`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from jangin.ir.expr import Scalar
 from jangin.ir.graph import CompileError
 from jangin.runtime.devices.wgsl import SCRATCH
 from jangin.runtime.devices.wgsl_trees import Tree
-from jangin.targets.rows import Row
 from jangin.targets.target import Target
 
 _COMPARE = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=", "ule": "<="}
@@ -37,7 +36,6 @@ _ROWS: Mapping[str, tuple[str, str]] = {
     "to_i32": ("i32_of({0})", "i32_of"), "to_i32_held": ("i32({0})", ""),
     "to_i64": ("long_of_float({0})", "long_of_float"),
     "to_i64_held": ("long_of_float({0})", "long_of_float"),
-    "widen": ("float_of_half({0})", "float_of_half"),
 }  # fmt: skip
 """Instruction rows as text with their operands, and the helper function that the text calls."""
 _STORES = {1: "b", 2: "h", 4: "w", 8: "w"}
@@ -80,7 +78,6 @@ class WgslWriter(Functions):
     - `trees` has the functions that combine work-items' values, by name.
     - `places` has the element of each address.
     - `rows` has the lanes of each value with several (see `backends.wgsl.rows`).
-    - `halves` has the values of loaded 16-bit numbers, by the names of their bits.
     - `rooms` has the number of elements of each shared buffer, by its first byte."""
 
     def __init__(
@@ -100,12 +97,8 @@ class WgslWriter(Functions):
         self.rows: dict[tuple[str, DType], Sequence[Value]] = {}
         self.sums: dict[str, tuple[str, ...]] = {}  # what was added, by the name of the sum
         self.factors: dict[str, set[str]] = {}  # what was multiplied, by the name of a product's sum
-        self.halves: dict[str, str] = {}
         self._sizes, self._threads, self._rooms = sizes, threads, rooms
         self.lo, self.hi = self.leaf("lo", *FITS), self.leaf("hi", *FITS)
-
-    def has_text(self, row: Row) -> bool:
-        return row.name == "widen" and F16 in row.dtypes
 
     def parameter(self, number: int) -> Pointer:
         return self._placed(Place(f"p{number}", self.index(0), str(number)))
@@ -288,8 +281,6 @@ class WgslWriter(Functions):
         if helper:
             self.helper(helper)
         a, *rest = (v.ref for v in values)
-        if name == "widen" and a in self.halves:
-            return Value(self.halves[a], result)
         if all(v.is_const for v in values):
             a = self._varied(values[0])
         if name != "fma":
@@ -344,21 +335,19 @@ class WgslWriter(Functions):
             return self.op(f"vec2<u32>({low}, {high})", dtype, 1, state)
         if dtype.bytes == 4:
             return self.op(f"bitcast<{self.type(dtype)}>({self._word(place, i)})", dtype, 1, state)
-        word, shift = self._word(place, f"({i} >> {2 - dtype.bytes // 2}u)"), self._shift(dtype, i)
         if dtype is F16:
-            return self._half(place, i, f"extractBits({word}, {shift}, 16u)", state)
+            self.helper("half_of_bits")
+            self.accesses.setdefault(place.words, set()).add("e")
+            return self.op(f"e{place.words}({self._part(place, dtype, i)})", dtype, 1, state)
+        word, shift = self._word(place, f"({i} >> {2 - dtype.bytes // 2}u)"), self._shift(dtype, i)
         kind = "i32" if dtype.kind == "i" else "u32"
         text = f"extractBits(bitcast<{kind}>({word}), {shift}, {8 * dtype.bytes}u)"
         return self.op(text, dtype, 1, state)
 
-    def _half(self, place: Place, i: str, bits: str, state: str) -> Value:
-        """Return a 16-bit number by its bits, and keep its value too. Usually only one of them is used."""
-        loaded = self.op(bits, F16, 1, state)
-        if not place.base:
-            self.helper("float_of_half")
-            self.accesses.setdefault(place.words, set()).add("e")
-            self.halves[loaded.ref] = self.name(f"e{place.words}({i})", state)
-        return loaded
+    @staticmethod
+    def _part(place: Place, dtype: DType, i: str) -> str:
+        """Return the number of an element that is a part of a word, from the memory's beginning."""
+        return f"{place.base} * {4 // dtype.bytes} + {i}" if place.base else i
 
     def _word(self, place: Place, i: str) -> str:
         self.accesses.setdefault(place.words, set()).add("r")
@@ -387,7 +376,7 @@ class WgslWriter(Functions):
             return
         call = "g" if dtype is F16 else _STORES[dtype.bytes]
         if call == "g":
-            self.helper("float_of_half")
+            self.helper("bits_of_half")
         self.accesses.setdefault(place.words, set()).add(call)
         stored, base = f"{call}{place.words}", place.base
         if dtype.bytes == 8:
@@ -395,8 +384,9 @@ class WgslWriter(Functions):
                 word = self._scaled(i, 2, n)
                 self.effect(f"{stored}({f'{base} + ' if base else ''}{word}, {value}.{half})")
             return
-        first = f"{base} * {4 // dtype.bytes} + {i}" if base else i
-        self.effect(f"{stored}({first}, bitcast<u32>({value}))")
+        if call != "g":
+            value = f"bitcast<u32>({value})"
+        self.effect(f"{stored}({self._part(place, dtype, i)}, {value})")
 
     def scatter(self, at: Pointer, index: Value, v: Value, mask: Value) -> None:
         self.when(mask, lambda: self.store(self.step(v.dtype, at, index), v))

@@ -16,6 +16,7 @@ from typing import Any
 
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
+from jangin.runtime.devices.wgsl_halves import NATIVE, PLAIN
 from jangin.runtime.devices.wgsl_trees import Tree, with_subgroups
 
 SCRATCH = "s"
@@ -39,8 +40,8 @@ _HEADS = {
     "q": ("fn q{0}(i: i32) -> vec4<u32>", "i", ""),
     "w": ("fn w{0}(i: i32, v: u32)", "i", ""),
     "t": ("fn t{0}(i: i32, v: vec4<u32>)", "i", ""),
-    "e": ("fn e{0}(i: i32) -> f32", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
-    "g": ("fn g{0}(i: i32, v: u32)", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
+    "e": ("fn e{0}(i: i32) -> Half", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
+    "g": ("fn g{0}(i: i32, v: Half)", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
     "h": ("fn h{0}(i: i32, v: u32)", "(i >> 1u)", "let shift = (u32(i) & 1u) * 16u; "),
     "b": ("fn b{0}(i: i32, v: u32)", "(i >> 2u)", "let shift = (u32(i) & 3u) * 8u; "),
 }
@@ -59,7 +60,7 @@ _ROWS = {
 device may store a row for a word."""
 _PLAIN = {
     "r": "return {m}[{i}];",
-    "e": "return float_of_half(({m}[{i}] >> shift) & 0xffffu);",
+    "e": "return half_of_bits(({m}[{i}] >> shift) & 0xffffu);",
     "q": "return vec4<u32>({m}[{i}], {m}[{i} + 1], {m}[{i} + 2], {m}[{i} + 3]);",
     "w": "{m}[{i}] = v;",
     "t": "{m}[{i}] = v.x; {m}[{i} + 1] = v.y; {m}[{i} + 2] = v.z; {m}[{i} + 3] = v.w;",
@@ -71,28 +72,27 @@ _ATOMIC = {
     "w": "atomicStore(&{m}[{i}], v);",
     "t": "atomicStore(&{m}[{i}], v.x); atomicStore(&{m}[{i} + 1], v.y); atomicStore(&{m}[{i} + 2], v.z); "
     "atomicStore(&{m}[{i} + 3], v.w);",
-    "e": "return float_of_half((atomicLoad(&{m}[{i}]) >> shift) & 0xffffu);",
-    "g": "atomicAnd(&{m}[{i}], ~(0xffffu << shift)); atomicOr(&{m}[{i}], (v & 0xffffu) << shift);",
+    "e": "return half_of_bits((atomicLoad(&{m}[{i}]) >> shift) & 0xffffu);",
+    "g": "atomicAnd(&{m}[{i}], ~(0xffffu << shift)); atomicOr(&{m}[{i}], bits_of_half(v) << shift);",
     "h": "atomicAnd(&{m}[{i}], ~(0xffffu << shift)); atomicOr(&{m}[{i}], (v & 0xffffu) << shift);",
     "b": "atomicAnd(&{m}[{i}], ~(0xffu << shift)); atomicOr(&{m}[{i}], (v & 0xffu) << shift);",
 }
 """The functions' statements if other work-items may write other parts of the word at the same time."""
-_HALVES = {"e": "return f32({m}[{i}]);", "g": "{m}[{i}] = f16(float_of_half(v));"}
+_HALVES = {"e": "return {m}[{i}];", "g": "{m}[{i}] = v;"}
 """The functions' statements for the 16-bit number {i} of binding {m}."""
 _ELEMENTS = {"vec4<u32>": _ROWS, "u32": _PLAIN, "atomic<u32>": _ATOMIC, "f16": _HALVES}
 """The functions' statements by the type of a binding's elements."""
 F16, SUBGROUPS = "shader-f16", "subgroups"
-"""WebGPU's names of the features of adapters for which shaders have another form. 16-bit numbers are then
-accessed as they are, and a group's work-items combine values within subgroups."""
+"""WebGPU's names of the features of adapters for which shaders have another form. 16-bit floats are then
+accessed and computed as they are, and a group's work-items combine values within subgroups."""
 ENABLED = {F16: "f16", SUBGROUPS: "subgroups"}
 """The features' names in WGSL."""
 
 
 def _element(letters: set[str], halves: bool) -> str:
     """Return the type of a binding's elements, given the letters of the functions that access it. With
-    `halves`, 16-bit numbers that are stored are elements, and need no atomic operations. On lavapipe a map of
-    them takes half the time. If they are only loaded, words are as quick."""
-    if halves and "g" in letters and letters <= {*_HALVES}:
+    `halves`, 16-bit floats are elements, and need no atomic operations."""
+    if halves and letters and letters <= {*_HALVES}:
         return "f16"
     if letters & {"g", "h", "b"}:
         return "atomic<u32>"
@@ -201,9 +201,11 @@ class Shader:
         return with_subgroups(text, self.trees, _ENTRY) if self.trees and SUBGROUPS in features else text
 
     def _halves(self, bindings: Bindings) -> list[tuple[str, str]]:
-        """Return the declarations and functions without and with 16-bit numbers."""
-        plain = [*self._declared(bindings), *self._access(bindings)]
+        """Return the declarations and functions without and with WGSL's f16."""
+        called = [name for name in PLAIN if PLAIN[name] in self.helpers]
+        plain = [*self._declared(bindings), *self._access(bindings), *(PLAIN[n] for n in called)]
         second = [*self._declared(bindings, halves=True), *self._access(bindings, halves=True)]
+        second += [NATIVE[n] for n in called]
         return [(a, b) for a, b in zip(plain, second, strict=True) if a != b]
 
     def _elements(self, bindings: Bindings, halves: bool) -> list[str]:
