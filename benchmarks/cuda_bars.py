@@ -28,11 +28,11 @@ def _error(parts: list[str]) -> float | None:
 
 
 def _product(kinds: Mapping[str, float]) -> Callable[[list[str]], float | None]:
-    return lambda parts: kinds.get(parts[-1]) if parts[0] == "products" else None
+    return lambda parts: kinds.get(parts[-1]) if parts[0] in ("products", "shapes") else None
 
 
 def _network(batches: Mapping[str, float]) -> Callable[[list[str]], float | None]:
-    return lambda parts: batches.get(parts[2]) if parts[0] == "networks" else None
+    return lambda parts: batches.get(parts[2]) if parts[0] in ("networks", "compilers") else None
 
 
 def _training(parts: list[str]) -> float | None:

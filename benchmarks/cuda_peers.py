@@ -1,15 +1,21 @@
-"""The same networks and products in PyTorch on an NVIDIA GPU, where PyTorch is."""
+"""The same networks and products in PyTorch and in JAX on an NVIDIA GPU, where they are."""
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+import onnx
+from cuda_onnx import jax_network, tensor, torch_module
 
 REPEATS, SETTLE = 20, 3
 """The number of runs that are timed, and of runs before."""
 Row = dict[str, Any]
+Feeds = Mapping[str, np.ndarray]
 
 
 def run_seconds(run: Callable[[], object]) -> float:
@@ -33,105 +39,124 @@ def torch_with_cuda() -> Any:
     return torch if torch.cuda.is_available() else None
 
 
-def torch_product(kind: str, size: int, ours: float) -> Row:
+def jax_with_cuda() -> Any:
+    """Return JAX if it is here and has a GPU, or None. JAX then leaves the device's memory to others too."""
+    os.environ["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"
+    try:
+        import jax
+
+        return jax if jax.default_backend() == "gpu" else None
+    except (ImportError, RuntimeError):
+        return None
+
+
+def torch_product(kind: str, rows: int, terms: int, columns: int, ours: float) -> Row:
     """Measure a product in PyTorch, which calls cuBLAS. Its float32 products use tf32 only if told to."""
     torch = torch_with_cuda()
     if torch is None:
         return {"absent": "PyTorch with CUDA"}
     torch.backends.cuda.matmul.allow_tf32 = kind == "tf32"
     dtype = getattr(torch, "float32" if kind == "tf32" else kind)
-    x, y = (torch.randn(size, size, device="cuda", dtype=dtype) for _ in range(2))
+    x, y = (torch.randn(*shape, device="cuda", dtype=dtype) for shape in ((rows, terms), (terms, columns)))
+    theirs = torch_seconds(torch, lambda: torch.mm(x, y))
+    return {"cuBLAS": theirs, "of cuBLAS": theirs / ours}
+
+
+def torch_seconds(torch: Any, run: Callable[[], object]) -> float:
+    """Return the median seconds of PyTorch's kernels, by the device's clock."""
     taken = []
     for _ in range(SETTLE + REPEATS):
         events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
         events[0].record()
-        torch.mm(x, y)
+        run()
         events[1].record()
         torch.cuda.synchronize()
         taken.append(events[0].elapsed_time(events[1]) / 1e3)
-    theirs = statistics.median(taken[SETTLE:])
-    return {"cuBLAS": theirs, "of cuBLAS": theirs / ours}
+    return statistics.median(taken[SETTLE:])
 
 
-def module(torch: Any, name: str, batch: int, small: bool) -> tuple[Any, Any]:
-    """Return a network with random weights, and its input. Raises ImportError if its package isn't here."""
-    if name in ("bert", "gpt2"):
-        import transformers
-
-        size = {"num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 128} if small else {}
-        if name == "bert":
-            net = transformers.BertModel(
-                transformers.BertConfig(num_attention_heads=4 if small else 12, **size)
-            )
-        else:
-            own = {"n_layer": 1, "n_embd": 64, "n_head": 4} if small else {}
-            net = transformers.GPT2Model(transformers.GPT2Config(use_cache=False, **own))
-        return net, torch.randint(0, 1000, (batch, 8 if small else 128))
-    import torchvision
-
-    made = {"squeezenet": "squeezenet1_1", "mobilenetv2": "mobilenet_v2"}.get(name, name)
-    side = 64 if small else 224
-    return getattr(torchvision.models, made)(weights=None), torch.randn(batch, 3, side, side)
-
-
-def of_module(net: Any) -> Callable[[Any], Any]:
-    def first(x: Any) -> Any:
-        y = net(x)
-        return getattr(y, "last_hidden_state", y)
-
-    return first
-
-
-def torch_network(name: str, batch: int, kind: str, small: bool, compiled: bool) -> Row:
-    """Measure a network in PyTorch as one CUDA graph, eager or by torch.compile. The input is on the device,
-    and the wait for the result counts."""
+def torch_network(model: onnx.ModelProto, given: Feeds, kind: str, compiled: bool) -> Row:
+    """Measure a network in PyTorch: eager as one CUDA graph, or by torch.compile. Inputs are on the device,
+    and the wait for the result counts. Images lie in the quicker of both orders."""
     torch = torch_with_cuda()
     if torch is None or kind == "int8":
         return {"absent": "PyTorch with CUDA" if torch is None else "PyTorch's network of bytes"}
     try:
-        net, x = module(torch, name, batch, small)
+        net, names = torch_module(torch, model)
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = kind == "tf32"
-        dtype = getattr(torch, "float32" if kind == "tf32" else kind)
-        net = net.eval().cuda().to(dtype)
-        x = x.cuda().to(dtype) if x.dtype.is_floating_point else x.cuda()
-        with torch.inference_mode():
-            seconds = by_compiler(torch, net, x) if compiled else by_graph(torch, net, x)
-    except ImportError as error:
-        return {"absent": str(error)}
+        torch.backends.cudnn.benchmark = True
+        net, inputs = net.eval().cuda(), [tensor(torch, given[n]).cuda() for n in names]
+        taken = []
+        for order in orders(torch, inputs):
+            net = net.to(memory_format=order)
+            ordered = [x.contiguous(memory_format=order) if x.dim() == 4 else x for x in inputs]
+            with torch.inference_mode():
+                taken.append((by_compiler if compiled else by_graph)(torch, net, ordered))
     except Exception as error:  # a network that PyTorch can't run is only reported
         return {"failed": f"PyTorch: {str(error)[:200]}"}
-    return {"torch.compile" if compiled else "PyTorch": seconds}
+    return {"torch.compile" if compiled else "PyTorch": min(taken)}
 
 
-def by_graph(torch: Any, net: Any, x: Any) -> float:
-    run = of_module(net)
+def orders(torch: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Return the orders in which images may lie: channels first, and last if there are images."""
+    images = any(x.dim() == 4 for x in inputs)
+    return [torch.contiguous_format, *([torch.channels_last] if images else [])]
+
+
+def by_graph(torch: Any, run: Any, inputs: Sequence[Any]) -> float:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(SETTLE):
-            run(x)
+            run(*inputs)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        run(x)
+        run(*inputs)
     return run_seconds(lambda: (graph.replay(), torch.cuda.synchronize()))
 
 
-def by_compiler(torch: Any, net: Any, x: Any) -> float:
-    run = torch.compile(of_module(net), mode="reduce-overhead")
-    return run_seconds(lambda: (run(x), torch.cuda.synchronize()))
+def by_compiler(torch: Any, net: Any, inputs: Sequence[Any]) -> float:
+    run = torch.compile(net, mode="max-autotune")
+    return run_seconds(lambda: (run(*inputs), torch.cuda.synchronize()))
 
 
-def ours_on_device(exe: Any, given: dict[str, Any]) -> float | None:
+def jax_time(model: onnx.ModelProto, given: Feeds, kind: str) -> Row:
+    """Measure a network in JAX, compiled by XLA, with its inputs and constants on the device."""
+    jax = jax_with_cuda()
+    if jax is None or kind == "int8":
+        return {"absent": "JAX with CUDA" if jax is None else "JAX's network of bytes"}
+    try:
+        with jax.default_matmul_precision("tensorfloat32" if kind == "tf32" else "float32"):
+            run, constants = jax_network(jax, model)
+            inputs = {name: jax.numpy.asarray(value) for name, value in given.items()}
+            return {"JAX": run_seconds(lambda: run(constants, inputs).block_until_ready())}
+    except Exception as error:  # a network that JAX can't run is only reported
+        return {"failed": f"JAX: {str(error)[:200]}"}
+
+
+def ours_on_device(exe: Any, given: Feeds) -> float | None:
     """Return the median seconds of a run whose input is a tensor of the device, as PyTorch's is."""
     torch = torch_with_cuda()
-    if torch is None or any(v.dtype.name == "bfloat16" and not hasattr(v, "view") for v in given.values()):
+    if torch is None:
         return None
-
-    def tensor(v: Any) -> Any:
-        if v.dtype.name == "bfloat16":
-            return torch.from_numpy(v.view("int16")).view(torch.bfloat16).cuda()
-        return torch.from_numpy(v).cuda()
-
-    inputs = {n: tensor(v) for n, v in given.items()}
+    inputs = {n: tensor(torch, v).cuda() for n, v in given.items()}
     return run_seconds(lambda: (exe.run(inputs), torch.cuda.synchronize()))
+
+
+def absent_engines() -> Row:
+    """Tell which other engines aren't here: TensorRT, and ONNX Runtime's provider for CUDA."""
+    lacking = []
+    try:
+        import tensorrt  # noqa: F401
+    except ImportError:
+        lacking.append("TensorRT")
+    try:
+        import onnxruntime
+
+        there = onnxruntime.get_available_providers()
+    except ImportError:
+        there = []
+    if "CUDAExecutionProvider" not in there:
+        lacking.append("ONNX Runtime's provider for CUDA")
+    return {"absent": " and ".join(lacking)} if lacking else {"here": "TensorRT and ONNX Runtime"}

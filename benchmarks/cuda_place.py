@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import onnx
 
 import jangin
+from jangin.compiler import cache
 
 TF32 = "tf32"
 """Products of float32 whose numbers are rounded to tf32."""
@@ -25,6 +28,15 @@ class Place:
     target: str
     carried: str = ""
     prepares: bool = False
+
+    @property
+    def command(self) -> list[str]:
+        """The command of benchmarks/cuda.py for this place, without a job."""
+        script = str(Path(__file__).with_name("cuda.py"))
+        command = [sys.executable, script, "--device", self.device, "--carried", self.carried]
+        if self.target != self.device:
+            command += ["--architecture", self.target.removeprefix("cuda:")]
+        return [*command, "--prepare"] if self.prepares else command
 
     @property
     def reference(self) -> str:
@@ -47,6 +59,25 @@ class Prepared(Exception):
 def compiled(model: onnx.ModelProto, on: Place, kind: str) -> Any:
     """Return a model compiled for the device."""
     return on.compiled((model, on.target, kind))[0]
+
+
+PACKAGES = "llvmlite", "numpy", "onnx"
+"""Packages whose versions are a part of kernels' names in the cache."""
+VERSIONS = "versions.json"
+
+
+def as_prepared(folder: Path, prepares: bool) -> None:
+    """Name kernels as the machine does that prepares them, whose packages may have other versions. Only this
+    user may write the file with kernels, or else it isn't read. A copy may have lost this."""
+    file = folder / VERSIONS
+    if prepares:
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps({name: cache.installed(name) for name in PACKAGES}))
+    elif file.exists():
+        versions = json.loads(file.read_text())
+        cache.installed = lambda package: versions[package]
+        for path in (folder, folder / "kernels", *(folder / "kernels").glob("*")):
+            path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def without_models(folder: Path) -> str:

@@ -3,15 +3,18 @@ torch.compile's."""
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import onnx
-from cuda_peers import Row, module, run_seconds, torch_with_cuda
+from cuda_onnx import torch_module
+from cuda_peers import Row, run_seconds, torch_with_cuda
 from cuda_place import Place, Prepared
 from gpu_networks import NETWORKS, SEED
 
 import jangin
+from jangin.runtime.device import LoadError
 from jangin.training.trainer import parsed_optimizer
 
 STEPS = 3
@@ -40,11 +43,18 @@ def trainer(model: Any, target: str, batch: tuple[Any, Any]) -> Any:
     return jangin.train(model, "mse", change, batch, trainable=named, target=target)
 
 
+def prepare(target: str, name: str, batch: int, small: bool) -> None:
+    """Make a step's kernels, which the cache's folder keeps. The step can't be loaded here."""
+    with suppress(LoadError):
+        model, example = network(name, batch, small)
+        trainer(model, target, example)
+    raise Prepared
+
+
 def training_error(on: Place, name: str, small: bool) -> Row:
-    """Return the largest relative difference of the first losses from the processor's. Steps aren't kept
-    in the folder of kernels."""
+    """Return the largest relative difference of the first losses from the processor's."""
     if on.prepares:
-        raise Prepared
+        prepare(on.target, name, 2, small)
     model, batch = network(name, 2, small)
     got, want = (
         np.array([made.step(batch) for _ in range(STEPS)])
@@ -55,42 +65,18 @@ def training_error(on: Place, name: str, small: bool) -> Row:
 
 def training_time(on: Place, name: str, batch: int, small: bool) -> Row:
     """Measure a step of training: forward, backward and update. The batch and the parameters come from the
-    host. PyTorch, if it is here, trains the same module, by torch.compile with its batch on the device."""
+    host. PyTorch, if it is here, trains the same network by torch.compile, with all on the device."""
     if on.prepares:
-        raise Prepared
+        prepare(on.target, name, batch, small)
+    model, (x, y) = network(name, batch, small)
+    made = trainer(model, on.target, (x, y))
+    row = {"step": run_seconds(lambda: made.step((x, y)))}
     torch = torch_with_cuda()
     if torch is None:
-        model, example = network(name, batch, small)
-        made = trainer(model, on.target, example)
-        return {"step": run_seconds(lambda: made.step(example)), "absent": "PyTorch with CUDA"}
-    try:
-        net, x = module(torch, name, batch, small)
-    except ImportError as error:
-        return {"absent": str(error)}
-    for part in net.modules():
-        if isinstance(part, torch.nn.Dropout):
-            part.p = 0.0
-    whole = _of_one_result(torch, net)
-    y = torch.randn_like(whole(x))
-    made = trainer(whole, on.target, (x, y))
-    ours = run_seconds(lambda: made.step((x, y)))
-    theirs = _compiled_step(torch, whole.cuda(), x.cuda(), y.cuda())
-    return {"step": ours, "torch.compile": theirs, "of torch.compile": theirs / ours}
-
-
-def _of_one_result(torch: Any, net: Any) -> Any:
-    """Return a module whose result is one tensor: the network's first."""
-
-    class First(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = net
-
-        def forward(self, x: Any) -> Any:
-            y = self.net(x)
-            return getattr(y, "last_hidden_state", y)
-
-    return First()
+        return {**row, "absent": "PyTorch with CUDA"}
+    net, _ = torch_module(torch, model)
+    theirs = _compiled_step(torch, net.cuda(), *(torch.from_numpy(v).cuda() for v in (x, y)))
+    return {**row, "torch.compile": theirs, "of torch.compile": theirs / row["step"]}
 
 
 def _compiled_step(torch: Any, net: Any, x: Any, y: Any) -> float:

@@ -216,10 +216,80 @@ def gpt2(kind: str, batch: int = 1, past: int = 512, layers: int = 12, width: in
     return net.model()
 
 
+def _mixed(net: Net, x: str, of: str, rows: int, batch: int, width: int, inner: int, heads: int) -> str:
+    """Add attention from the rows of x to `rows` rows of `of`, whose width is `inner`, with its products."""
+    y, head = net.normalized(x, width), width // heads
+    other = of or y
+    q = _heads(net, net.dense(y, width, width), batch, -1, heads, head)
+    k, v = (_heads(net, net.dense(other, inner, width), batch, rows, heads, head) for _ in range(2))
+    mixed = net.node("Transpose", _attention(net, q, k, v, head), perm=[0, 2, 1, 3])
+    return net.node("Add", x, net.dense(net.shaped(mixed, batch, -1, width), width, width))
+
+
+def _grouped(net: Net, x: str, width: int) -> str:
+    return net.node("GroupNormalization", x, net.weight(width), net.weight(width), num_groups=GROUPS)
+
+
+def _silu(net: Net, x: str) -> str:
+    return net.node("Mul", x, net.node("Sigmoid", x))
+
+
+def _residual(net: Net, x: str, time: str, inputs: int, width: int, wide: int) -> str:
+    """Add a residual block of two convolutions. A vector of `wide` numbers says the moment."""
+    y = net.conv(_silu(net, _grouped(net, x, inputs)), inputs, width, 3)
+    shift = net.shaped(net.dense(_silu(net, time), wide, width), -1, width, 1, 1)
+    y = net.conv(_silu(net, _grouped(net, net.node("Add", y, shift), width)), width, width, 3)
+    return net.node("Add", net.conv(x, inputs, width) if inputs != width else x, y)
+
+
+def _transformer(net: Net, x: str, text: str, batch: int, side: int, width: int, wide: int) -> str:
+    """Add a transformer block over an image's pixels, which look at each other and at a text."""
+    pixels, image = side * side, x
+    y = net.conv(_grouped(net, x, width), width, width)
+    y = net.node("Transpose", net.shaped(y, batch, width, pixels), perm=[0, 2, 1])
+    y = _mixed(net, y, "", pixels, batch, width, width, HEADS)
+    y = _mixed(net, y, text, WORDS, batch, width, wide, HEADS)
+    z = net.normalized(y, width)
+    gate = net.node("Gelu", net.dense(z, width, 4 * width))
+    y = net.node("Add", y, net.dense(net.node("Mul", net.dense(z, width, 4 * width), gate), 4 * width, width))
+    y = net.shaped(net.node("Transpose", y, perm=[0, 2, 1]), batch, width, side, side)
+    return net.node("Add", image, net.conv(y, width, width))
+
+
+def unet(kind: str, batch: int = 1, side: int = 64, width: int = 320, wide: int = 768) -> onnx.ModelProto:
+    """Return blocks of Stable Diffusion's U-Net (1.5), in its sizes: one of its first stage, one of its
+    second, and the one behind them that joins both. Each has a residual block, and the first two have a
+    transformer block."""
+    net = Net(kind)
+    x, time = net.input("x", batch, width, side, side), net.input("time", batch, 4 * width)
+    text = net.input("text", batch, WORDS, wide)
+    first = _residual(net, x, time, width, width, 4 * width)
+    first = _transformer(net, first, text, batch, side, width, wide)
+    x = _residual(net, net.conv(first, width, width, 3, 2), time, width, 2 * width, 4 * width)
+    x = _transformer(net, x, text, batch, side // 2, 2 * width, wide)
+    scales = net.constant(np.array([1, 1, 2, 2], np.float32))
+    x = net.node("Resize", x, "", scales, mode="nearest", coordinate_transformation_mode="asymmetric",
+                 nearest_mode="floor")  # fmt: skip
+    x = net.node("Concat", net.conv(x, 2 * width, 2 * width, 3), first, axis=1)
+    net.output(_residual(net, x, time, 3 * width, width, 4 * width))
+    return net.model()
+
+
+GROUPS, HEADS, WORDS = 32, 8, 77
+"""Groups of a normalization, heads of attention, and words of a text, in Stable Diffusion."""
+
+
 def product(kind: str, rows: int, terms: int, columns: int) -> onnx.ModelProto:
     """Return a matrix product of two inputs."""
     net = Net(kind)
     net.output(net.node("MatMul", net.input("x", rows, terms), net.input("y", terms, columns)))
+    return net.model()
+
+
+def attention(kind: str, heads: int, rows: int, head: int) -> onnx.ModelProto:
+    """Return attention of three inputs of [1, heads, rows, head]."""
+    net = Net(kind)
+    net.output(_attention(net, *(net.input(name, 1, heads, rows, head) for name in "qkv"), head))
     return net.model()
 
 
@@ -248,6 +318,7 @@ def windows(kind: str, size: int = 28) -> onnx.ModelProto:
 
 NETWORKS: Mapping[str, Callable[..., onnx.ModelProto]] = MappingProxyType({
     "squeezenet": squeezenet, "mobilenetv2": mobilenetv2, "resnet50": resnet50, "bert": bert, "gpt2": gpt2,
+    "unet": unet,
 })  # fmt: skip
 
 

@@ -28,7 +28,7 @@ T = TypeVar("T")
 Door = TypeVar("Door", bound="Callable[..., Any]")
 Keyed = bool | Literal["for several"]
 
-LIBRARIES = ("never", "auto", "openblas", "onednn", "clblast")
+LIBRARIES = ("never", "auto", "openblas", "onednn", "clblast", "cublas")
 LATENCY = "latency"
 OBJECTIVES = (LATENCY, "energy", "edp")
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -125,8 +125,8 @@ class Options:
     libraries: str = _option(
         "never",
         "Whose kernels compete with ours in tuning: never (ours alone), auto (all libraries that are here), "
-        "openblas or onednn on processors, clblast on OpenCL devices. A library that is asked for by name "
-        "also makes what wasn't tuned.",
+        "openblas or onednn on processors, clblast on OpenCL devices, cublas on NVIDIA's GPUs, or several "
+        "with commas between them. A library that is asked for by name also makes what wasn't tuned.",
         "--libraries",
         keyed=True,
     )
@@ -222,7 +222,7 @@ class Options:
 
     def _set(self, values: Mapping[str, Any]) -> None:
         self.__dict__.update(values)
-        if self.libraries not in LIBRARIES:
+        if not {*self.libraries.split(",")} <= {*LIBRARIES}:
             raise ValueError(f"libraries={self.libraries!r} is unknown; known: {', '.join(LIBRARIES)}")
         if self.objective not in OBJECTIVES:
             raise ValueError(f"objective={self.objective!r} is unknown; known: {', '.join(OBJECTIVES)}")

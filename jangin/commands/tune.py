@@ -194,7 +194,8 @@ def _print_outcome(
 
 def libraries(options: Options) -> list[str]:
     """Return the names of the installed libraries whose kernels compete."""
-    return [n for n in FINDERS if options.libraries in ("auto", n) and find(n) is not None]
+    asked = options.libraries.split(",")
+    return [n for n in FINDERS if ("auto" in asked or n in asked) and find(n) is not None]
 
 
 def table(found: Outcome, objective: str) -> Table:

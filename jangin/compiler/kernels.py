@@ -326,7 +326,7 @@ def make_kernel(workload: Workload, options: Options, candidate: Candidate | Non
     Without a candidate, or if it doesn't fit, a library that the options name makes the kernel if it can.
     Otherwise the template with the least estimated time makes it."""
     called, templates = _library_kernels(workload, options), _templates(options)
-    if called and candidate is None and options.libraries in FINDERS:
+    if called and candidate is None and not FINDERS.keys().isdisjoint(options.libraries.split(",")):
         candidate = Candidate(called[0].name, called[0].space()[0])
     p = workload
     operations, moved = stages_work(p.stages, p.inputs, p.symbols, p.outputs)

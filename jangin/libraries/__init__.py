@@ -17,6 +17,7 @@ CANDIDATES: Mapping[str, Callable[[Workload], Template | None]] = {
     "openblas": gemm.openblas,
     "onednn": gemm.onednn,
     "clblast": gemm.clblast,
+    "cublas": gemm.cublas,
 }
 """Functions that make a candidate for a workload, by library."""
 
@@ -26,7 +27,10 @@ def candidates(workload: Workload, libraries: str, callable_: Collection[str]) -
 
     The libraries must be installed, allowed by `libraries` (see `Options`), and `callable_` from the target's
     code. Raises ValueError if `libraries` names one that isn't installed."""
-    if libraries in CANDIDATES and find(libraries) is None:
-        raise ValueError(absent(libraries))
-    names = [n for n in CANDIDATES if n in callable_ and libraries in ("auto", n) and find(n) is not None]
+    asked = libraries.split(",")
+    for name in asked:
+        if name in CANDIDATES and find(name) is None:
+            raise ValueError(absent(name))
+    allowed = CANDIDATES if "auto" in asked else asked
+    names = [n for n in CANDIDATES if n in callable_ and n in allowed and find(n) is not None]
     return [template for n in names if (template := CANDIDATES[n](workload)) is not None]

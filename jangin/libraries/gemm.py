@@ -163,9 +163,9 @@ class Gemm(Template):
         return replace(p, name=f"{p.name}_rest", stages=(only,))
 
 
-class Clblast(Gemm):
-    """A product by CLBlast's SGEMM, which distributes it among a device's work-groups itself. An epilogue is
-    an ordinary kernel in the same launch."""
+class Device(Gemm):
+    """A product by CLBlast's or cuBLAS's SGEMM, which distributes it among a device's work-groups itself. An
+    epilogue is an ordinary kernel in the same launch."""
 
     def space(self) -> Sequence[Params]:
         return [{}]
@@ -210,7 +210,13 @@ def onednn(workload: Workload) -> Gemm | None:
     return Gemm(workload, contraction, "onednn") if contraction else None
 
 
-def clblast(workload: Workload) -> Clblast | None:
+def cublas(workload: Workload) -> Device | None:
+    """Return the kernel by cuBLASLt, or None if it isn't a fitting product."""
+    contraction = product(workload)
+    return Device(workload, contraction, "cublas") if contraction else None
+
+
+def clblast(workload: Workload) -> Device | None:
     """Return the kernel by CLBlast's SGEMM, or None if it isn't a fitting product."""
     contraction = product(workload)
-    return Clblast(workload, contraction, "clblast") if contraction else None
+    return Device(workload, contraction, "clblast") if contraction else None

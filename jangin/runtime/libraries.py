@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from jangin.environment import cuda_home
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.system import in_children
@@ -166,6 +167,38 @@ def _clblast() -> Library | None:
     return Library("clblast", name.rpartition(".so.")[2], _addresses(ctypes.CDLL(name), CLBLAST, "{}"))
 
 
+def nvidia_libraries(name: str, versions: Sequence[str] = ("13", "12")) -> list[str]:
+    """Return the places of a library of NVIDIA's toolkit. Those in CUDA_HOME come first, then those that pip
+    installed, then the system's. The earlier of the versions come first among each."""
+    from importlib.util import find_spec
+
+    home, brought = cuda_home(), find_spec("nvidia")
+    folders = [home / "lib64", home / "lib"] if home is not None else []
+    for folder in map(Path, brought.submodule_search_locations or ()) if brought else ():
+        folders += sorted(folder.glob("*/lib"), reverse=True)
+    names = [*(f"lib{name}.so.{version}" for version in versions), f"lib{name}.so"]
+    files = [folder / file for file in names for folder in folders]
+    if home is not None:  # what is named comes first, whichever it is
+        files.sort(key=lambda file: home not in file.parents)
+    return [*(str(file) for file in files if file.exists()), *names]
+
+
+def _cublas() -> Library | None:
+    """Load cuBLASLt, or return None if it is missing."""
+    from jangin.runtime.devices.cublas import TYPES
+
+    for place in nvidia_libraries("cublasLt"):
+        try:
+            loaded = ctypes.CDLL(place)
+        except OSError:
+            continue
+        loaded.cublasLtGetVersion.restype = ctypes.c_size_t
+        number = loaded.cublasLtGetVersion()
+        version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        return Library("cublas", version, _addresses(loaded, {n: f"cublasLt{n}" for n in TYPES}, "{}"))
+    return None
+
+
 def _files(package: str, name: str) -> Iterator[Path]:
     """Yield the paths of those files of an installed package that are called `name`."""
     from importlib import metadata  # it imports thirty modules, and few calls need it
@@ -196,8 +229,11 @@ CLBLAST = {
     "jangin_clblast_batch": "CLBlastSgemmStridedBatched",
 }
 FINDERS: Mapping[str, Callable[[], Library | None]] = {
-    "openblas": _openblas, "onednn": _onednn, "clblast": _clblast,
+    "openblas": _openblas, "onednn": _onednn, "clblast": _clblast, "cublas": _cublas,
 }  # fmt: skip
-TITLES = {"openblas": "OpenBLAS", "onednn": "oneDNN", "clblast": "CLBlast"}
-SYSTEMS = {"clblast": "install your system's package of it (Debian's is libclblast1)"}
+TITLES = {"openblas": "OpenBLAS", "onednn": "oneDNN", "clblast": "CLBlast", "cublas": "cuBLAS"}
+SYSTEMS = {
+    "clblast": "install your system's package of it (Debian's is libclblast1)",
+    "cublas": "pip install nvidia-cublas, or set CUDA_HOME to a CUDA toolkit's folder",
+}
 """The remedy for libraries without a Python package."""

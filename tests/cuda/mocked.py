@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from jangin.backends.cuda import nvrtc
-from jangin.runtime.devices import cuda, cuda_devices, cuda_library
+from jangin.runtime import libraries
+from jangin.runtime.devices import cublas, cuda, cuda_devices, cuda_library
 
 SOURCES = Path(__file__).parent / "mock"
 FLAGS = ("-std=c++17", "-shared", "-fPIC", "-w")
@@ -30,6 +31,12 @@ KERNEL_FLAGS = (
 kernel."""
 if Path("/proc/cpuinfo").exists() and " fma " in Path("/proc/cpuinfo").read_text():
     KERNEL_FLAGS += ("-mfma",)
+
+
+LIBRARIES = {
+    "libcuda.so.1": "cuda.cpp", "lib/libnvrtc.so.12": "nvrtc.cpp", "lib/libcublasLt.so.12": "cublaslt.cpp",
+}  # fmt: skip
+"""The mock's libraries, and their sources."""
 
 
 @functools.cache
@@ -48,7 +55,7 @@ def folder() -> Path:
     texts = b"".join(file.read_bytes() for file in sorted(SOURCES.iterdir()))
     key = hashlib.sha256(texts + " ".join([*compiler(), *KERNEL_FLAGS]).encode()).hexdigest()[:16]
     made = Path(tempfile.gettempdir()) / f"jangin-mock-cuda-{os.getuid()}-{key}"
-    for name, source in (("libcuda.so.1", "cuda.cpp"), ("lib/libnvrtc.so.12", "nvrtc.cpp")):
+    for name, source in LIBRARIES.items():
         place = made / name
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +97,13 @@ def forget() -> None:
     for context in cuda._OPENED.values():
         context.end()
     cuda._OPENED.clear()
-    for function in (cuda_library.functions, cuda_devices._devices, nvrtc.found):
+    for function in (
+        cuda_library.functions,
+        cuda_devices._devices,
+        nvrtc.found,
+        libraries.find,
+        cublas._functions,
+    ):
         function.cache_clear()
 
 

@@ -19,7 +19,7 @@ from jangin.ir.library import Matrix, Sgemm
 from jangin.options import Options
 from jangin.runtime import libraries
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices import clblast
+from jangin.runtime.devices import clblast, products
 from jangin.runtime.devices.opencl_devices import Found
 from jangin.targets import resolve
 from jangin.tune.measure import Race, Timing
@@ -76,10 +76,10 @@ def test_where_it_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_descriptions_of_products() -> None:
     sgemm = Sgemm((2, 3), 4, 5, 6, Matrix(0, 7, 8, True, (1, 2)), Matrix(1, 0, 9, False, (0, 3)), 2)
-    assert clblast.unpacked(clblast.packed(sgemm)) == sgemm
-    for text in (b"", b"[]", b'{"outer": [1]}', clblast.packed(sgemm).replace(b"rows", b"lows")):
+    assert products.unpacked(products.packed(sgemm)) == sgemm
+    for text in (b"", b"[]", b'{"outer": [1]}', products.packed(sgemm).replace(b"rows", b"lows")):
         with pytest.raises(LoadError, match="damaged"):
-            clblast.unpacked(text)
+            products.unpacked(text)
 
 
 @pytest.mark.slow

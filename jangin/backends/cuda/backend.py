@@ -16,6 +16,7 @@ from jangin.ir.plan import Plan
 from jangin.passes.table import GPU_PASSES, Pass
 from jangin.runtime.devices.cuda_code import Built
 from jangin.runtime.devices.cuda_library import driver_version
+from jangin.runtime.devices.products import packed
 from jangin.targets.target import Target
 from jangin.templates.choose import Match
 from jangin.templates.gpu.table import TEMPLATES
@@ -47,7 +48,7 @@ class CudaBackend:
     """See `backends.backend.Backend`. A kernel's code contains machine code for the target's architecture,
     and PTX that the drivers of later devices compile."""
 
-    libraries, forks = (), True
+    libraries, forks = ("cublas",), True
 
     forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType(
         {"cuda": source, "ptx": ptx, "usage": usage}
@@ -60,7 +61,14 @@ class CudaBackend:
         return GPU_PASSES
 
     def code(self, kernel: Kernel, target: Target, written: Callable[[], object]) -> bytes:
-        func = replace(kernel.func, name=kernel.function or kernel.func.name)
+        ours, product = kernel.func, b""
+        if kernel.call is not None:
+            product = packed(kernel.call.product)
+            if kernel.call.rest is None:
+                written()
+                return Built(kernel.function or ours.name, "", (0, 0), b"", b"", product=product).packed
+            ours = kernel.call.rest
+        func = replace(ours, name=kernel.function or kernel.func.name)
         text = source(func, target)
         written()
         compiler = _nvrtc(target)
@@ -73,7 +81,7 @@ class CudaBackend:
         except CompileError as error:
             raise CompileError(f"{kernel.func.name}: {error}") from error
         return Built(
-            exported(func), target.cpu, compiler.version, program.cubin, later, asked_shared(func)
+            exported(func), target.cpu, compiler.version, program.cubin, later, asked_shared(func), product
         ).packed
 
     def runner(self, plan: Plan, target: Target) -> tuple[bytes, ...]:

@@ -6,12 +6,10 @@ import ctypes
 import re
 from collections.abc import Sequence
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
-from jangin.environment import cuda_home
 from jangin.ir.graph import CompileError
 from jangin.ir.records import dataclass
+from jangin.runtime.libraries import nvidia_libraries
 
 OPTIONS = ("--fmad=false", "-default-device", "-std=c++17", "--ptxas-options=-v")
 """The compiler's options. A product and a sum are rounded twice unless they are written as `fma`. All
@@ -19,9 +17,6 @@ functions are device functions. The log tells the registers and the memory that 
 LOG = 2000
 """The most characters of the compiler's messages that an error repeats, some 25 lines. The first messages
 tell the cause."""
-_NAMES = ("libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so")
-"""The library's file names, the newest version first. The oldest is version 12, whose kernels all drivers
-from `cuda_library.OLDEST` on load."""
 _USAGE = re.compile(
     r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads.*?Used (\d+) registers"
     r"(?:.*?(\d+) bytes smem)?",
@@ -111,24 +106,13 @@ def found() -> Sequence[Nvrtc]:
     """Return the NVRTC libraries of this machine, one of each version. Libraries in CUDA_HOME come first,
     then those that pip installed, then the system's."""
     libraries = dict[tuple[int, int], Nvrtc]()
-    for place in _places():
+    for place in nvidia_libraries("nvrtc"):
         try:
             library = Nvrtc(place)
         except (OSError, AttributeError):
             continue
         libraries.setdefault(library.version, library)
     return [*libraries.values()]
-
-
-def _places() -> list[str]:
-    home, brought = cuda_home(), find_spec("nvidia")
-    folders = [home / "lib64", home / "lib"] if home is not None else []
-    for folder in map(Path, brought.submodule_search_locations or ()) if brought else ():
-        folders += sorted(folder.glob("*/lib"), reverse=True)
-    files = [folder / name for name in _NAMES for folder in folders]
-    if home is not None:  # what is named comes first, whichever it is
-        files.sort(key=lambda file: home not in file.parents)
-    return [*(str(file) for file in files if file.exists()), *_NAMES]
 
 
 def for_architecture(architecture: str, driver: tuple[int, int] | None = None) -> Nvrtc:

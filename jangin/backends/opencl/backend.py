@@ -21,9 +21,9 @@ from jangin.ir.loop import Func
 from jangin.ir.plan import Plan
 from jangin.passes.table import GPU_PASSES, GRAPH_PASSES, Pass
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.clblast import packed
 from jangin.runtime.devices.opencl_devices import of_target
 from jangin.runtime.devices.opencl_programs import Built, build_program, load_kernel
+from jangin.runtime.devices.products import packed
 from jangin.targets.target import Target
 from jangin.templates.choose import TEMPLATES, Match
 from jangin.templates.gpu.table import TEMPLATES as GPU_TEMPLATES

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from threading import Lock
 from typing import Any
 
 from jangin.ir.graph import Array
 from jangin.runtime.device import LoadError
+from jangin.runtime.devices.cublas import Cublas
 from jangin.runtime.devices.cuda_code import ROUNDS, Built
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, of_target, select
 from jangin.runtime.devices.cuda_library import Error
 from jangin.runtime.devices.cuda_objects import Buffer, Context, Kernel, Module, Queue
 from jangin.runtime.devices.cuda_tensors import CudaCode
+from jangin.runtime.devices.driver import DriverError
+from jangin.runtime.devices.products import unpacked
 from jangin.runtime.devices.queued import Code, QueuedDevice
 from jangin.runtime.system import renew_lock
 
 ALIGNMENT = 256
 """Values in the arena begin at multiples of this number of bytes, as the driver's own allocations do."""
 
+NO_LIBRARY = 'compile the model with libraries="never"'
 _OPENED: dict[int, Context] = {}
 _LOCK = Lock()
 """Held while a device is opened."""
@@ -54,7 +59,13 @@ class CudaDriver:
     def unpack(self, code: bytes) -> Built:
         return Built.of(code)
 
-    def load(self, packed: Built, target: str) -> Kernel:
+    def load(self, packed: Built, target: str) -> Kernel | Cublas:
+        if packed.product:
+            rest = self.load(replace(packed, product=b""), target) if packed.cubin else None
+            try:
+                return Cublas(self._in, unpacked(packed.product), rest)
+            except DriverError as error:
+                raise LoadError(f"{self} can't call cuBLASLt: {error}; {NO_LIBRARY}") from error
         own = self.device.takes(packed.architecture)
         try:
             return Kernel(Module(self._in, packed.cubin if own else packed.ptx), packed.kernel, packed.shared)
@@ -73,8 +84,8 @@ class CudaDriver:
             f"nvidia-cuda-nvrtc-cu{had})"
         )
 
-    def waiting(self, kernel: Kernel, local: int) -> tuple[Kernel, int] | None:
-        if not self.device.cooperates:
+    def waiting(self, kernel: Kernel | Cublas, local: int) -> tuple[Kernel, int] | None:
+        if not self.device.cooperates or not isinstance(kernel, Kernel):
             return None
         found = kernel.waiting(ROUNDS)
         most = found.resident(local) * self.units if found is not None else 0

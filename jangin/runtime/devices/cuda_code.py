@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from itertools import accumulate, pairwise
 
 from jangin.ir.records import dataclass
@@ -12,6 +13,8 @@ ROUNDS = "_rounds"
 """The end of the name of a kernel's second entry. Its launches do all rounds, and its groups wait for one
 another between two rounds. A launch must have all its groups at one time (cooperative launch)."""
 _HEAD = struct.Struct("<HHIIIII")
+_PRODUCT, _LENGTH = b"product", struct.Struct("<I")
+"""The beginning of code with a library's call. No version of NVRTC is so high."""
 _OLD = struct.Struct("<HHIIII")
 """The head of kernels whose launches ask for no shared memory, of earlier versions of Jangin."""
 
@@ -24,7 +27,9 @@ class Built:
     - `version` is the version of NVRTC that compiled the kernel.
     - `cubin` is machine code.
     - `ptx` is text that the drivers of later devices compile.
-    - `shared` is the bytes of shared memory that a launch must ask for."""
+    - `shared` is the bytes of shared memory that a launch must ask for.
+    - `product` is a library's call before the kernel (`products.packed`), or empty. With a product, there may
+      be no machine code."""
 
     kernel: str
     architecture: str
@@ -32,16 +37,22 @@ class Built:
     cubin: bytes
     ptx: bytes
     shared: int = 0
+    product: bytes = b""
 
     @property
     def packed(self) -> bytes:
         parts = self.kernel.encode(), self.architecture.encode(), self.cubin, self.ptx
-        return _HEAD.pack(*self.version, *map(len, parts), self.shared) + b"".join(parts)
+        before = _PRODUCT + _LENGTH.pack(len(self.product)) + self.product if self.product else b""
+        return before + _HEAD.pack(*self.version, *map(len, parts), self.shared) + b"".join(parts)
 
     @classmethod
     def of(cls, code: bytes) -> Built:
         """Unpack the code from the bytes that `packed` made. Raises LoadError if they are damaged."""
         try:
+            if code.startswith(_PRODUCT):
+                (size,) = _LENGTH.unpack_from(code, len(_PRODUCT))
+                end = len(_PRODUCT) + _LENGTH.size + size
+                return replace(cls.of(code[end:]), product=code[end - size : end])
             major, minor, *lengths, shared = _HEAD.unpack_from(code)
             ends = [*accumulate(lengths, initial=_HEAD.size)]
             if ends[-1] != len(code) == sum(lengths) + _OLD.size:

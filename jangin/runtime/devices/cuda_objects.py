@@ -7,8 +7,8 @@ context. Objects that were made in an ended context no longer exist, and aren't 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -29,13 +29,17 @@ MOST_SHARED = 8
 (`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`)."""
 MOST_GROUPS = (1 << 31) - 1
 """The most groups of a launch (CUDA C++ Programming Guide, technical specifications)."""
+ENDED = "a kernel's fault, or a loss, has ended it"
+"""The text of errors of calls in a context that was ended."""
 
 
 class Context:
-    """A device's primary context. `alive` is true until the context is ended."""
+    """A device's primary context. `alive` is true until the context is ended. `libraries` has the handles of
+    other libraries in it."""
 
     def __init__(self, device: int) -> None:
         self._device, self.alive = device, True
+        self.libraries: dict[str, Any] = {}
         self.handle = made("cuDevicePrimaryCtxRetain", device)
 
     def end(self) -> None:
@@ -49,10 +53,21 @@ class Context:
         """Call a function of the driver in this context. Raises Error if it fails. Once the context has
         ended, the driver isn't called any more."""
         if not self.alive:
-            raise Error(name, "CUDA_ERROR_CONTEXT_IS_DESTROYED", "a kernel's fault, or a loss, has ended it")
+            raise Error(name, "CUDA_ERROR_CONTEXT_IS_DESTROYED", ENDED)
         call("cuCtxPushCurrent_v2", self.handle)
         try:
             call(name, *given)
+        finally:
+            functions().cuCtxPopCurrent_v2(ctypes.byref(HANDLE()))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """Inside this context manager, the context is this thread's current one. Raises Error."""
+        if not self.alive:
+            raise Error("cuCtxPushCurrent_v2", "CUDA_ERROR_CONTEXT_IS_DESTROYED", ENDED)
+        call("cuCtxPushCurrent_v2", self.handle)
+        try:
+            yield
         finally:
             functions().cuCtxPopCurrent_v2(ctypes.byref(HANDLE()))
 
@@ -139,6 +154,7 @@ class Queue(_Object):
         self._blocks: list[_Pinned] = []
         self._used = 0
         self._wanted: list[tuple[Array, Array]] = []
+        self._workspace: Buffer | None = None
 
     def _staged(self, size: int) -> Array:
         """Return pinned memory that nothing else uses before the stream is finished."""
@@ -149,6 +165,12 @@ class Queue(_Object):
             self._blocks.append(_Pinned(self.context, STAGED))
         self._used = block * STAGED + at + -(-size // 64) * 64
         return self._blocks[block].bytes[at : at + size]
+
+    def workspace(self, size: int) -> Buffer:
+        """Return memory that a library may use for its launches on this stream."""
+        if self._workspace is None or self._workspace.size < size:
+            self._workspace = Buffer(self.context, size)
+        return self._workspace
 
     def write(self, to: Buffer, array: Array) -> None:
         if array.nbytes <= STAGED:
@@ -284,14 +306,19 @@ class Kernel:
             return None
 
     def seconds(self, queue: Queue) -> float:
-        context, events = self._module.context, [Event(self._module.context) for _ in range(2)]
-        context.call("cuEventRecord", events[0].handle, queue.handle)
-        self.enqueue(queue)
-        context.call("cuEventRecord", events[1].handle, queue.handle)
-        context.call("cuEventSynchronize", events[1].handle)
-        taken = ctypes.c_float()
-        context.call("cuEventElapsedTime", ctypes.byref(taken), events[0].handle, events[1].handle)
-        return taken.value / 1e3
+        return timed(self._module.context, queue, lambda: self.enqueue(queue))
+
+
+def timed(context: Context, queue: Queue, enqueue: Callable[[], None]) -> float:
+    """Return the seconds of what `enqueue` enqueues, by the device's clock."""
+    events = [Event(context) for _ in range(2)]
+    context.call("cuEventRecord", events[0].handle, queue.handle)
+    enqueue()
+    context.call("cuEventRecord", events[1].handle, queue.handle)
+    context.call("cuEventSynchronize", events[1].handle)
+    taken = ctypes.c_float()
+    context.call("cuEventElapsedTime", ctypes.byref(taken), events[0].handle, events[1].handle)
+    return taken.value / 1e3
 
 
 class Waiting(Kernel):

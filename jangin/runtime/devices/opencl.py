@@ -6,7 +6,7 @@ from typing import Any
 
 from jangin.ir.graph import Array
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.clblast import Product
+from jangin.runtime.devices.clblast import Clblast
 from jangin.runtime.devices.opencl_devices import PREFIX, Found, of_target, select
 from jangin.runtime.devices.opencl_library import (
     COPY_HOST,
@@ -35,7 +35,7 @@ class OpenCLDriver:
     def unpack(self, code: bytes) -> Built:
         return Built.of(code)
 
-    def load(self, packed: Built, target: str) -> Kernel | Product:
+    def load(self, packed: Built, target: str) -> Kernel | Clblast:
         return load_kernel(self.device, packed, same=target == self.device.target)
 
     def waiting(self, kernel: Any, local: int) -> None:

@@ -11,9 +11,10 @@ from threading import Lock, Thread
 
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.clblast import Product, unpacked
+from jangin.runtime.devices.clblast import Clblast
 from jangin.runtime.devices.opencl_devices import Found, select
 from jangin.runtime.devices.opencl_library import Context, Error, Kernel, Program
+from jangin.runtime.devices.products import unpacked
 from jangin.runtime.system import renew_lock
 
 LOG = 2000
@@ -30,8 +31,8 @@ _HEAD = struct.Struct("<III")
 class Built:
     """A program of one kernel: its source and the driver's binary, which may be empty.
 
-    `product` is a library call before the kernel (`clblast.packed`), or empty. With a product, the source may
-    be empty too."""
+    `product` is a library call before the kernel (`products.packed`), or empty. With a product, the source
+    may be empty too."""
 
     kernel: str
     source: bytes
@@ -111,11 +112,11 @@ def load_program(device: Found, built: Built, *, same: bool) -> Program:
     return build_program(device, built.source)
 
 
-def load_kernel(device: Found, built: Built, *, same: bool) -> Kernel | Product:
+def load_kernel(device: Found, built: Built, *, same: bool) -> Kernel | Clblast:
     """Load the kernel of a program, with its library call if it has one. Raises LoadError."""
     if built.product:
         rest = load_kernel(device, replace(built, product=b""), same=same) if built.source else None
-        return Product(unpacked(built.product), rest)
+        return Clblast(unpacked(built.product), rest)
     program = load_program(device, built, same=same)
     try:
         return Kernel(program, built.kernel)

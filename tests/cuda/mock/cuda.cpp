@@ -189,6 +189,13 @@ int mock_copies_on_device() { return copies_on_device; }
 int mock_waits() { return waits; }
 int mock_launches() { return launched; }
 int mock_graph_launches() { return graphs_launched; }
+// Work of another library on a stream. It is done each time that a graph with it runs.
+int mock_enqueue(Stream *s, int (*work)(void *), void *with) {
+  READY;
+  return enqueue(s, [=] { const int bad = work(with); return bad ? bad : intact() ? SUCCESS : ILLEGAL_ADDRESS; });
+}
+// Whether memory of the device begins at an address and has this size at least.
+int mock_holds(Address at, size_t size) { return holds(memories, at, size); }
 size_t mock_live() { return memories.size() + pinned.size() + streams.size() + objects.size(); }
 
 // --- the driver
