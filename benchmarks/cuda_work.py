@@ -34,7 +34,8 @@ def network(name: str, kind: str, batch: int, small: bool) -> onnx.ModelProto:
     if not small:
         return NETWORKS[name](kind, batch)
     if name in ("bert", "gpt2"):
-        return NETWORKS[name](kind, batch, 8, layers=1, width=64)
+        words = {"words": 100} if name == "gpt2" else {}
+        return NETWORKS[name](kind, batch, 8, layers=1, width=64, **words)
     if name == "unet":
         return NETWORKS[name](kind, batch, side=8, width=32, wide=64)
     return NETWORKS[name](kind, batch, size=32)

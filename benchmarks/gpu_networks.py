@@ -198,8 +198,11 @@ def bert(kind: str, batch: int = 1, rows: int = 128, layers: int = 12, width: in
     return net.model()
 
 
-def gpt2(kind: str, batch: int = 1, past: int = 512, layers: int = 12, width: int = 768) -> onnx.ModelProto:
-    """Return a step of GPT-2 from an embedding to logits, with a cache of `past` positions."""
+def gpt2(
+    kind: str, batch: int = 1, past: int = 512, layers: int = 12, width: int = 768, words: int = 50257
+) -> onnx.ModelProto:
+    """Return a step of GPT-2 from an embedding to the logits of `words` words, with a cache of `past`
+    positions."""
     net, head = Net(kind), 64
     heads = width // head
     x = net.input("x", batch, 1, width)
@@ -212,7 +215,7 @@ def gpt2(kind: str, batch: int = 1, past: int = 512, layers: int = 12, width: in
         x = net.node("Add", x, net.dense(net.shaped(mixed, batch, 1, width), width, width))
         inner = net.node("Gelu", net.dense(net.normalized(x, width), width, 4 * width), approximate="tanh")
         x = net.node("Add", x, net.dense(inner, 4 * width, width))
-    net.output(net.dense(net.normalized(x, width), width, 50257))
+    net.output(net.dense(net.normalized(x, width), width, words))
     return net.model()
 
 

@@ -141,6 +141,11 @@ def build_plan(
         return builder.artifact(plan, _told_seconds(progress, "compile"))
 
 
+def kept_kernels(options: Options) -> SharedKernels:
+    """Return the kernels that models share, from the cache's folder if the options allow one."""
+    return SharedKernels.of(options.cache)
+
+
 def lowered_plan(
     graph: Graph,
     options: Options,

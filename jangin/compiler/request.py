@@ -56,7 +56,7 @@ class Request:
         holds pickled kernels of this process."""
         from jangin.compiler.shared import SharedKernels
 
-        return SharedKernels(None if self.entries is None else self.entries.folder, known=known)
+        return SharedKernels.of(self.asked.cache, known)
 
     def options(self) -> Options:
         """Return the options, with the tuned candidates of this machine."""

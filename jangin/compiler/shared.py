@@ -17,7 +17,7 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import NamedTuple
 
-from jangin.compiler.cache import key, make_folder, own, source_digest
+from jangin.compiler.cache import Cache, key, make_folder, own, source_digest
 from jangin.ir.parse import parse_expr, parse_func
 from jangin.ir.text import print_func
 from jangin.schedule.steps import parse_steps
@@ -69,6 +69,12 @@ class SharedKernels:
         self.limit = limit
         self._known = known or {}
         self._made: dict[str, Made] = {}
+
+    @classmethod
+    def of(cls, cache: bool | str | Path | None, known: Mapping[str, bytes] | None = None) -> SharedKernels:
+        """Return the kernels for the option `cache` (see `Options`)."""
+        folder = None if cache is False else Cache(None if isinstance(cache, bool) else cache).folder
+        return cls(folder, known=known)
 
     def get(self, identities: Iterable[str]) -> dict[str, Made]:
         """Return those kernels of the identities that are known, and mark them as the most recently used."""

@@ -185,8 +185,6 @@ def nvidia_libraries(name: str, versions: Sequence[str] = ("13", "12")) -> list[
 
 def _cublas() -> Library | None:
     """Load cuBLASLt, or return None if it is missing."""
-    from jangin.runtime.devices.cublas import TYPES
-
     for place in nvidia_libraries("cublasLt"):
         try:
             loaded = ctypes.CDLL(place)
@@ -195,7 +193,7 @@ def _cublas() -> Library | None:
         loaded.cublasLtGetVersion.restype = ctypes.c_size_t
         number = loaded.cublasLtGetVersion()
         version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-        return Library("cublas", version, _addresses(loaded, {n: f"cublasLt{n}" for n in TYPES}, "{}"))
+        return Library("cublas", version, _addresses(loaded, {n: n for n in CUBLAS}, "cublasLt{}"))
     return None
 
 
@@ -228,6 +226,11 @@ CLBLAST = {
     "jangin_clblast_sgemm": "CLBlastSgemm",
     "jangin_clblast_batch": "CLBlastSgemmStridedBatched",
 }
+CUBLAS = (
+    "Create", "MatmulDescCreate", "MatmulDescDestroy", "MatmulDescSetAttribute", "MatrixLayoutCreate",
+    "MatrixLayoutDestroy", "MatrixLayoutSetAttribute", "MatmulPreferenceCreate", "MatmulPreferenceDestroy",
+    "MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "Matmul",
+)  # fmt: skip
 FINDERS: Mapping[str, Callable[[], Library | None]] = {
     "openblas": _openblas, "onednn": _onednn, "clblast": _clblast, "cublas": _cublas,
 }  # fmt: skip

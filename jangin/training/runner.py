@@ -8,10 +8,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from jangin.compiler.cache import Cache
-from jangin.compiler.pipeline import build_plan
-from jangin.compiler.request import folder_of
-from jangin.compiler.shared import SharedKernels
+from jangin.compiler.pipeline import build_plan, kept_kernels
 from jangin.ir import limits
 from jangin.ir.graph import Array
 from jangin.options import Options
@@ -35,7 +32,7 @@ class Runner:
     @classmethod
     def of(cls, step: StepGraph, options: Options, seed: int, checkpoint: int | None = None) -> Self:
         """Compile a step, and load it. Its kernels are kept with those of models."""
-        kernels = SharedKernels(None if options.cache is False else Cache(folder_of(options)).folder)
+        kernels = kept_kernels(options)
         with limits.within(options.limits):
             plan = build_plan(step.graph, options, shared=kernels, arena=checkpoint)
             compiled = executable(plan, options.threads)

@@ -397,7 +397,8 @@ def train(
     - `reduce` is called between the gradients and the update (see `jangin.training.reduced`). The batch is
       then this process's part. `over_processes()` there averages over `torch.distributed`, on any machines.
 
-    The other options are those of `jangin.compile`. Steps aren't kept in the cache.
+    The other options are those of `jangin.compile`. Steps aren't kept in the cache, but
+    their kernels are.
 
     Raises CompileError, which tells what can't be trained, and where."""
     if processes < 1 or (processes > 1 and reduce is not None):

@@ -11,6 +11,7 @@ from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cublas import Cublas
 from jangin.runtime.devices.cuda_code import ROUNDS, Built
 from jangin.runtime.devices.cuda_devices import PREFIX, Found, of_target, select
+from jangin.runtime.devices.cuda_host import Mapped
 from jangin.runtime.devices.cuda_library import Error
 from jangin.runtime.devices.cuda_objects import Buffer, Context, Kernel, Module, Queue
 from jangin.runtime.devices.cuda_tensors import CudaCode
@@ -42,8 +43,8 @@ def _context(device: Found) -> Context:
 
 
 class CudaDriver:
-    """See `runtime.devices.driver.Driver`. Arrays are copied to the device's memory, even on Jetsons, which
-    share the host's memory."""
+    """See `runtime.devices.driver.Driver`. `shared` is False, because a device has memory of its own, and
+    tensors lie there. Jetsons with `maps` access the host's arrays too (`mapped`)."""
 
     shared, alignment = False, ALIGNMENT
 
@@ -51,7 +52,7 @@ class CudaDriver:
         self.device, self._in = device, _context(device)
         self._uploads: Queue | None = None
         self._uploading = Lock()
-        self.units, self.largest = device.units, device.memory
+        self.units, self.largest, self.maps = device.units, device.memory, device.maps
 
     def __str__(self) -> str:
         return str(self.device)
@@ -96,6 +97,10 @@ class CudaDriver:
         if array is not None:
             self._upload(buffer, array)
         return buffer
+
+    def mapped(self, size: int, array: Array | None = None) -> Mapped:
+        """Make memory of the host that the device accesses in place: an array, or `size` bytes."""
+        return Mapped(self._in, size, array)
 
     def _upload(self, to: Buffer, array: Array) -> None:
         """Copy an array, and wait until it is copied. Any stream may use the memory next."""

@@ -17,6 +17,7 @@ TEGRA = frozenset({(6, 2), (7, 2), (8, 7)})
 them."""
 
 _UNITS, _CLOCK, _MEMORY_CLOCK, _BUS, _L2, _COOPERATES = 16, 13, 36, 37, 38, 95
+_INTEGRATED, _REGISTERS = 18, 99
 _MAJOR, _MINOR = 75, 76
 """The driver's numbers of device attributes (CUdevice_attribute in cuda.h)."""
 
@@ -34,6 +35,7 @@ class Found:
     - `version` is the driver's version of CUDA.
     - `handle` is the driver's handle.
     - `cooperates` tells whether all groups of a launch can be made to run at one time.
+    - `maps` tells whether its memory is the host's, and it can access the host's arrays.
 
     A figure is 0 if the driver doesn't tell it."""
 
@@ -49,6 +51,7 @@ class Found:
     version: tuple[int, int]
     handle: int
     cooperates: bool = False
+    maps: bool = False
 
     def __str__(self) -> str:
         return f"{PREFIX}:{self.number} ({self.name})"
@@ -114,6 +117,7 @@ def _found(number: int) -> Found:
     return Found(
         number, cu.device_name(handle), said(_MAJOR), said(_MINOR), said(_UNITS), said(_CLOCK), bandwidth,
         cu.device_memory(handle), said(_L2), cu.version(), handle, bool(said(_COOPERATES)),
+        bool(said(_INTEGRATED) and said(_REGISTERS)),
     )  # fmt: skip
 
 

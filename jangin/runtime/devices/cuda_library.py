@@ -37,6 +37,7 @@ _TYPES: dict[str, tuple[Any, ...]] = {
     "cuMemFree_v2": (_WORD,),
     "cuMemHostRegister_v2": (HANDLE, SIZE, _UINT),
     "cuMemHostUnregister": (HANDLE,),
+    "cuMemHostGetDevicePointer_v2": (HANDLE, HANDLE, _UINT),
     "cuMemcpyHtoDAsync_v2": (_WORD, HANDLE, SIZE, HANDLE),
     "cuMemcpyDtoHAsync_v2": (HANDLE, _WORD, SIZE, HANDLE),
     "cuMemcpyDtoDAsync_v2": (_WORD, _WORD, SIZE, HANDLE),

@@ -15,19 +15,16 @@ import numpy as np
 
 from jangin.ir.graph import Array
 from jangin.runtime import dlpack
+from jangin.runtime.devices.cuda_host import ALIGNED, HostMemory
 from jangin.runtime.devices.cuda_library import Error
 from jangin.runtime.devices.cuda_objects import Buffer, Context, Event, Queue
 from jangin.runtime.devices.driver import Buffer as AnyBuffer
 from jangin.runtime.devices.queued import Code
 from jangin.runtime.devices.queued_faults import failed
-from jangin.runtime.devices.queued_memory import Memory
 from jangin.runtime.layout import Layout
 from jangin.runtime.sizes import TensorSpec
 from jangin.runtime.tensors import Piece, Taken, pieces, shape_of, taken
 
-ALIGNED = 16
-"""The alignment in bytes of the widest loads and stores of CUDA C kernels, those of float4. Other arrays are
-copied first."""
 GRAPHS = 8
 """The most sets of addresses whose launches stay recorded. Callers' allocators give the same few addresses
 again."""
@@ -177,7 +174,7 @@ class CudaCode(Code):
         return DeviceTensor(buffer, self.driver, array.dtype, array.shape)
 
 
-class CudaMemory(Memory):
+class CudaMemory(HostMemory):
     """See `Memory` and `runtime.tensors.Receiver`."""
 
     def __init__(self, code: Code) -> None:
@@ -261,6 +258,9 @@ class CudaMemory(Memory):
 
     def _upload(self, name: str, array: Array | Taken) -> None:
         if not isinstance(array, Taken):
+            if self._maps:
+                self._give(name, self._in_place(name, array))
+                return
             self._give(name, self._ends[name])
             super()._upload(name, array)
         elif array.is_contiguous and array.address % ALIGNED == 0:
@@ -304,7 +304,10 @@ class CudaMemory(Memory):
 
     def _bind(self, layout: Layout, inputs: Sequence[Any]) -> tuple[dict[str, Any], dict[str, AnyBuffer]]:
         """See `Memory`. Outputs are tensors on the device if an input is, those that are aliases included."""
+        self._lent.clear()
         if not any(isinstance(x, Taken) for x in inputs):
+            if self._maps:
+                return self._bind_outputs(layout), dict(self._bind_inputs(inputs))
             for name, _, _ in layout.outputs:
                 self._give(name, self._ends[name])
             return super()._bind(layout, inputs)
@@ -327,10 +330,14 @@ class CudaMemory(Memory):
         held: Mapping[str, AnyBuffer],
     ) -> None:
         there = {name for name, output in outputs.items() if isinstance(output, DeviceTensor)}
+        in_place = {*outputs} if self._maps and not there else set[str]()
         names = {name for name, _, _ in layout.outputs}
         for name in there - names:
             self._copy_alias(queue, layout, inputs, name, held)
-        super()._take(queue, layout, inputs, {n: x for n, x in outputs.items() if n not in there}, held)
+        super()._take(
+            queue, layout, inputs, {n: x for n, x in outputs.items() if n not in there | in_place}, held
+        )
+        self._lent.clear()
 
     def _copy_alias(
         self, queue: Any, layout: Layout, inputs: Sequence[Any], name: str, held: Mapping[str, Any]

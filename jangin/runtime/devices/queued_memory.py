@@ -125,8 +125,12 @@ class Memory:
         for name, size in ({b.name: self._bytes(layout, b) for b in inputs} | sizes).items():
             if name not in self._ends or self._ends[name].size < size:
                 self._ends.pop(name, None)
-                self._ends[name] = code.room(name, size)
+                self._ends[name] = self._end(name, size)
             self._give(name, self._ends[name])
+
+    def _end(self, name: str, size: int) -> Buffer:
+        """Make the device's memory for an input or output."""
+        return self._code.room(name, size)
 
     def _room_for_values(self, layout: Layout) -> Buffer:
         code = self._code

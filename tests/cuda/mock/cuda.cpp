@@ -54,7 +54,7 @@ struct Memory { char *map; size_t mapped, size; };
 static int version = 12000, major = 8, minor = 0, units = 4, image_error, cu_init, device_count = 1;
 static size_t whole = (size_t)4 << 30, used;
 static int allocations_left = -1, launches_left = -1, launched, graphs_launched, sticky;
-static int copies_on_device, waits, resident = 2, cooperates = 1;
+static int integrated, copies_to_host, copies_on_device, waits, resident = 2, cooperates = 1;
 static unsigned order;
 static std::string faulty;
 static std::map<Address, Memory> memories;
@@ -172,7 +172,7 @@ void mock_reset() {
   allocations_left = launches_left = -1;
   launched = graphs_launched = sticky = image_error = cu_init = 0;
   order = 0; faulty = ""; version = 12000; major = 8; minor = 0; units = 4; whole = (size_t)4 << 30;
-  device_count = 1; ordinal = 0; copies_on_device = waits = 0; resident = 2; cooperates = 1;
+  device_count = 1; ordinal = 0; integrated = copies_to_host = 0; copies_on_device = waits = 0; resident = 2; cooperates = 1;
 }
 void mock_allocations_left(int n) { allocations_left = n; }
 void mock_launches_left(int n) { launches_left = n; }
@@ -180,6 +180,8 @@ void mock_fault(const char *kernel) { faulty = kernel; }
 void mock_order(unsigned n) { order = n; }
 void mock_device(int of_major, int of_minor, size_t bytes) { major = of_major; minor = of_minor; whole = bytes; }
 void mock_resident(int n, int all) { resident = n; cooperates = all; }
+void mock_integrated(int n) { integrated = n; }
+int mock_copies_to_host() { return copies_to_host; }
 void mock_devices(int n) { device_count = n; }
 void mock_version(int n) { version = n; }
 void mock_image_error(int n) { image_error = n; }
@@ -217,7 +219,7 @@ int cuDeviceGetCount(int *n) { *n = device_count; return SUCCESS; }
 int cuDeviceGet(int *device, int n) { *device = n; return n < device_count ? SUCCESS : INVALID_DEVICE; }
 int cuDeviceGetName(char *text, int size, int n) { std::snprintf(text, size, "Mock GPU %d", n); return SUCCESS; }
 int cuDeviceGetAttribute(int *said, int question, int) {
-  const std::map<int, int> answers = {{16, units}, {13, 1000000}, {36, 1000000}, {37, 256}, {38, 1 << 20}, {75, major}, {76, minor}, {95, cooperates}};
+  const std::map<int, int> answers = {{16, units}, {13, 1000000}, {36, 1000000}, {37, 256}, {38, 1 << 20}, {75, major}, {76, minor}, {18, integrated}, {99, integrated}, {95, cooperates}};
   const auto found = answers.find(question);
   *said = found == answers.end() ? 0 : found->second;
   return found == answers.end() ? INVALID_VALUE : SUCCESS;
@@ -258,6 +260,12 @@ int cuMemHostRegister_v2(Address at, size_t size, unsigned) {
   pinned[at] = size;
   return SUCCESS;
 }
+int cuMemHostGetDevicePointer_v2(Address *there, Address at, unsigned flags) {
+  READY;
+  if (!integrated || flags || !holds(pinned, at, 1)) return INVALID_VALUE;
+  *there = at;
+  return SUCCESS;
+}
 int cuMemHostUnregister(Address at) {
   READY;
   drain_all();
@@ -273,6 +281,7 @@ int cuMemcpyHtoDAsync_v2(Address to, const void *from, size_t size, Stream *s) {
 int cuMemcpyDtoHAsync_v2(void *to, Address from, size_t size, Stream *s) {
   READY;
   if (!holds(memories, from, size)) return INVALID_VALUE;
+  ++copies_to_host;
   return enqueue(s, [=] { std::memcpy(to, (void *)from, size); return SUCCESS; });
 }
 int cuMemcpyDtoDAsync_v2(Address to, Address from, size_t size, Stream *s) {
