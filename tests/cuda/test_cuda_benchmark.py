@@ -40,13 +40,21 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_most_valuable_comes_first(tmp_path: Path, cuda: Any) -> None:
-    """Errors come before times, and ResNet-50 and BERT before other networks. Figures become tables of a
-    page."""
+    """Errors come before times, and ResNet-50 and BERT before other networks. GPT-2, the U-Net and training
+    come before other types. Figures become tables of a page."""
     for small in (True, False):
         parts = [[*part] for part in cuda.parts(small)]
         names = [name for part in parts for name in part]
         assert len(names) == len({*names})
         assert all(name.startswith(("errors/", "sanitizer/")) for name in parts[0])
+        later = {
+            "networks/gpt2/1/bfloat16",
+            "networks/unet/1/float32",
+            "training/bert/32",
+            "shapes/bert/float32",
+        }
+        assert later <= {*parts[2]}
+        assert {"compilers/unet/1/bfloat16", "triton/attention/bfloat16", "engines"} <= {*parts[3]}
         others = ("mobilenetv2", "squeezenet", "gpt2", "float16")
         assert not [n for n in parts[1] if any(o in n.split("/") for o in others)]
         assert {"errors/bytes/int8", "errors/shared/bfloat16", "errors/bert/float32"} <= {*parts[0]}
@@ -87,6 +95,42 @@ def test_what_breaks_in_one_job_stops_no_other(
     assert done["good"] == {"seconds": 1} == json.loads(given.json.read_text())["good"]
     assert BROKEN[text] in done["bad"]["problem"]
     assert time.monotonic() and cuda.apart("good", given, 0.0001)["problem"].startswith("it took longer")
+
+
+def test_a_part_leaves_what_it_cannot_end(cuda: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that a part's end cuts, and those that don't begin, are left for later and have no figure. A
+    job's own limit is its problem."""
+    good = [sys.executable, "-c", "print('{\"seconds\": 1}')"]
+    long = [sys.executable, "-c", "import time; time.sleep(60)"]
+    monkeypatch.setattr(cuda, "command_of", lambda name, _: good if name == "quick" else long)
+    given = argparse.Namespace(seconds=30.0, only="", again=False, json=tmp_path / "cuda.json", small=True)
+    done: dict[str, Any] = {}
+    start = time.monotonic()
+    left = cuda.measure(["quick", "long", "never"], done, given, start + 1.5)
+    assert left == ["long", "never"] and [*done] == ["quick"] and time.monotonic() - start < 10
+    given.seconds = 0.5
+    assert cuda.measure(["long"], done, given, time.monotonic() + 60) == []
+    assert done["long"] == {"problem": "it took longer than 0.5 seconds"}
+
+
+def test_kernels_are_found_with_other_versions_of_packages(
+    cuda: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine with a GPU names kernels as the one that made them, and may read the copied file."""
+    import cuda_place
+
+    from jangin.compiler import cache
+
+    monkeypatch.setattr(cache, "installed", lambda package: "1.0")
+    cuda_place.as_prepared(tmp_path, prepares=True)
+    (tmp_path / "kernels").mkdir()
+    file = tmp_path / "kernels" / "kernels.sqlite"
+    file.write_bytes(b"")
+    file.chmod(0o666)
+    monkeypatch.setattr(cache, "installed", lambda package: "2.0")
+    cuda_place.as_prepared(tmp_path, prepares=False)
+    assert {cache.installed(name) for name in cuda_place.PACKAGES} == {"1.0"}
+    assert file.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.slow  # four processes import the compiler
@@ -135,7 +179,9 @@ def test_kernels_are_made_before_and_carried(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "only", ["errors/squeezenet/float32", "errors/windows", "errors/bytes", "errors/shared", "errors/bert",
              "errors/gpt2/float32", "copy", "products", "launches", "networks/squeezenet",
-             "networks/bert/1/bfloat16", "sanitizer", "errors/training", "training/bert"]
+             "networks/bert/1/bfloat16", "networks/gpt2/1/bfloat16", "networks/unet/1/bfloat16", "sanitizer",
+             "errors/training", "training/bert", "shapes/gpt2", "triton", "libraries", "engines",
+             "compilers/bert"]
 )  # fmt: skip
 def test_every_kind_of_job(tmp_path: Path, only: str) -> None:
     done = measured(tmp_path, only)
@@ -163,14 +209,16 @@ class Nvml:
 
 def test_joules_are_those_of_a_run(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """NVML counts millijoules. Without NVML, or if it doesn't start, there are none."""
+    import cuda_work
+
     nvml = Nvml()
-    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda name: nvml)
+    monkeypatch.setattr(cuda_work.ctypes, "CDLL", lambda name: nvml)
 
     def run() -> None:
         nvml.spent += 0.25
 
-    assert cuda.joules(run) == {"joules": 0.25}
+    assert cuda_work.joules(run) == {"joules": 0.25}
     nvml.started = 9
-    assert cuda.joules(run) == {}
-    monkeypatch.setattr(cuda.ctypes, "CDLL", lambda name: Path(name).read_bytes())
-    assert cuda.joules(run) == {}
+    assert cuda_work.joules(run) == {}
+    monkeypatch.setattr(cuda_work.ctypes, "CDLL", lambda name: Path(name).read_bytes())
+    assert cuda_work.joules(run) == {}
