@@ -50,6 +50,9 @@ IMAGES = {
     "ConvNeXt": ("ConvNextModel", "ConvNextConfig"),
 }  # fmt: skip
 MODELS = (*VISION, *LANGUAGE, *IMAGES)
+HELD = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
+"""glibc keeps freed memory up to so many bytes. Otherwise a process gives large tensors back to the system in
+some runs and not in others: the same step of PyTorch's then takes 12 or 23 ms, by page faults alone."""
 
 
 def module(name: str) -> tuple[Any, Any]:
@@ -136,7 +139,7 @@ def started(
         command = [sys.executable, script, "--worker", backend, "--models", name]
         empty = dict.fromkeys(("TORCHINDUCTOR_CACHE_DIR", "JANGIN_CACHE_DIR"), str(caches or cache))
         with subprocess.Popen(
-            command, env=os.environ | empty,
+            command, env=os.environ | HELD | empty,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
         ) as process:  # fmt: skip
             assert process.stdin is not None and process.stdout is not None

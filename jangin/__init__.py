@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from jangin.runtime.stateful import StatefulExecutable
     from jangin.runtime.variants import VariantsExecutable
     from jangin.training.lora import lora
-    from jangin.training.trainer import train, value_and_grad
+    from jangin.training.task import value_and_grad
+    from jangin.training.trainer import train
 
 _HOMES = {
     "CaffeFormat": "jangin.frontends.caffe.format",
@@ -75,7 +76,7 @@ _HOMES = {
     "operator": "jangin.custom",
     "quantize": "jangin.quantization.quantize",
     "train": "jangin.training.trainer",
-    "value_and_grad": "jangin.training.trainer",
+    "value_and_grad": "jangin.training.task",
 }
 
 __all__ = [

@@ -128,7 +128,7 @@ class Adam(Optimizer):
 
     def numbers(self, count: Number, lr: Number) -> dict[str, Number]:
         first, second = (1.0 - _power(beta, count) for beta in self.betas)
-        return {"rate": lr / first, "root": _root(second), "whole": lr}
+        return {"rate": lr / first, "scale": 1.0 / _root(second), "whole": lr}
 
     def update(
         self, b: Builder, w: Tensor, g: Tensor, state: State, numbers: State
@@ -137,10 +137,10 @@ class Adam(Optimizer):
         m = _mean(b, state["exp_avg"], g, self.betas[0])
         s = _mean_square(b, state["exp_avg_sq"], g, self.betas[1])
 
-        def new(v: Expr, mean: Expr, square: Expr, rate: Expr, root: Expr) -> Expr:
-            return _less(v, mean / (call("sqrt", square) / cast(v.dtype, root) + self.eps), rate)
+        def new(v: Expr, mean: Expr, square: Expr, rate: Expr, scale: Expr) -> Expr:
+            return _less(v, mean / (call("sqrt", square) * cast(v.dtype, scale) + self.eps), rate)
 
-        return b.map(new, w, m, s, numbers["rate"], numbers["root"]), {"exp_avg": m, "exp_avg_sq": s}
+        return b.map(new, w, m, s, numbers["rate"], numbers["scale"]), {"exp_avg": m, "exp_avg_sq": s}
 
     def _before(self, b: Builder, w: Tensor, g: Tensor, numbers: State) -> tuple[Tensor, Tensor]:
         return w, _decayed(b, w, g, self.weight_decay)

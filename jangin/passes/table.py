@@ -18,6 +18,7 @@ from jangin.passes.fusion.extrema import extrema
 from jangin.passes.fusion.fuse import fuse
 from jangin.passes.fusion.reductions import reductions
 from jangin.passes.fusion.scalars import scalars
+from jangin.passes.fusion.updates import joined_updates
 from jangin.passes.layouts.layout import all_last, layout
 from jangin.passes.memory.in_place import in_place
 from jangin.passes.precision.bf16 import bf16, tf32
@@ -80,12 +81,15 @@ GRAPH_PASSES: Sequence[Pass] = (
     Pass("byte_weights", byte_weights),
     Pass("extrema", extrema),
     Pass("scalars", scalars),
+    Pass("updates", joined_updates),
     Pass("in_place", anywhere(in_place)),
 )
 """The passes for processors, which follow `lower`. After `fuse` every node is a kernel or a reshape.
 `in_place` adds concatenations and slices that move nothing."""
 
-_LEFT_OUT = frozenset({"deep_products", "shared_words", "lookups", "large_windows", "extrema", "scalars"})
+_LEFT_OUT = frozenset(
+    {"deep_products", "shared_words", "lookups", "large_windows", "extrema", "scalars", "updates"}
+)
 """Passes that pay on processors alone. A GPU computes a function sooner than it reads a table. Templates for
 work-groups neither cache large windows' rows nor give several results."""
 _REPLACED: Mapping[str, Pass] = {"layout": Pass("layout", all_last)}

@@ -11,6 +11,7 @@ from jangin.templates import (
     attention,
     contraction,
     elementwise,
+    joint,
     planes,
     rows,
     separable,
@@ -36,6 +37,7 @@ TEMPLATES: Mapping[str, Match] = {
     "planes": planes.match,
     "transpose": transpose.match,
     "elementwise": elementwise.match,
+    "joint": joint.match,
     "rows": rows.match,
 }
 """The templates by name, the most special first."""

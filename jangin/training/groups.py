@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from typing import Any
 
+from jangin.ir.graph import CompileError
 from jangin.optim import Optimizer
 
 Kept = Mapping[str, Mapping[str, Any]]
@@ -28,6 +30,25 @@ class Groups:
         """Return the optimizers' state after earlier steps and the number of these steps. Return None if
         there is no such state."""
         return None
+
+
+class NamedGroups(Groups):
+    """Optimizers by patterns of parameters' names, as for file names. A parameter has the first that fits."""
+
+    def __init__(self, given: Mapping[str, Optimizer]) -> None:
+        super().__init__([*given.values()])
+        self.patterns = [*given]
+
+    def numbers(self, names: Mapping[str, str], parameters: Sequence[str]) -> dict[str, int]:
+        chosen: dict[str, int] = {}
+        for own in parameters:
+            fitting = (n for n, p in enumerate(self.patterns) if fnmatchcase(names[own], p))
+            if (number := next(fitting, None)) is None:
+                raise CompileError(
+                    f"no optimizer for {names[own]}: {', '.join(self.patterns)} don't fit it. End with '*'"
+                )
+            chosen[own] = number
+        return chosen
 
 
 def _constant(rate: float) -> Callable[[], float]:

@@ -18,12 +18,10 @@ from pathlib import Path
 from subprocess import PIPE
 from typing import Any
 
-import numpy as np
-
 from jangin.environment import everything
 from jangin.ir.graph import Array, Graph
-from jangin.training.reduced import Reduced, over_processes
-from jangin.training.runner import Runner, as_array
+from jangin.training.reduced import Reduced, over_processes, shares
+from jangin.training.runner import Runner
 
 FIRST, SECOND, STEPS, MEETING = "first.jgn", "second.jgn", "steps.pickle", "meeting"
 """Files of a folder that all processes read: two plans, the meaning of their inputs, and PyTorch's store."""
@@ -33,24 +31,14 @@ ENDING = 60.0
 seconds if other programs take all processors."""
 
 
-def shares(batch: Any, count: int) -> list[tuple[Array, ...]]:
-    """Return a batch as equal parts along the first axis. Raises ValueError if it can't be divided."""
-    arrays = [as_array(a) for a in (batch if isinstance(batch, (tuple, list)) else (batch,))]
-    odd = [a.shape for a in arrays if a.ndim == 0 or len(a) % count or not len(a)]
-    if odd:
-        raise ValueError(
-            f"{count} processes can't share an array of shape {odd[0]} equally: give batches of a multiple "
-            f"of {count}"
-        )
-    return [*zip(*(np.split(a, count) for a in arrays), strict=True)]
-
-
 class Processes(Reduced):
     """A step of `count` processes, of which this is the first. Others start with the first step. They end
     after an error, and the next step starts new ones with this process's state."""
 
-    def __init__(self, first: Runner, second: Runner, count: int, threads: int | None) -> None:
-        super().__init__(first, second, self._mean)
+    def __init__(
+        self, first: Runner, second: Runner, count: int, threads: int | None, parts: int = 1
+    ) -> None:
+        super().__init__(first, second, self._mean, parts)
         self.count, self.threads = count, threads
         self._others: list[subprocess.Popen[bytes]] = []
         self._end = weakref.finalize(self, _ended, self._others)
@@ -80,7 +68,7 @@ class Processes(Reduced):
         self.second.executable.save(folder / SECOND)
         empty = Graph("", (), (), (), {}, {}, {})
         steps = [replace(r.step, graph=empty) for r in (self.first, self.second)]
-        (folder / STEPS).write_bytes(pickle.dumps((steps, self.first.seed, self.threads)))
+        (folder / STEPS).write_bytes(pickle.dumps((steps, self.first.seed, self.threads, self.parts)))
         around = {**everything(), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
         for rank in range(1, self.count):
             command = [
@@ -155,11 +143,11 @@ def _work(folder: Path, rank: int, count: int) -> None:
     """Run the steps that the first process asks for, until it ends."""
     from jangin.runtime.load import load
 
-    steps, seed, threads = pickle.loads((folder / STEPS).read_bytes())
+    steps, seed, threads, parts = pickle.loads((folder / STEPS).read_bytes())
     plans = (load(folder / name, threads) for name in (FIRST, SECOND))
     first, second = (Runner(s, plan, seed + (rank << 32)) for s, plan in zip(steps, plans, strict=True))
     print("ready", flush=True)
-    step = Reduced(first, second, over_processes(_group(folder, rank, count)))
+    step = Reduced(first, second, over_processes(_group(folder, rank, count)), parts)
     kept: dict[str, Array] = {}
     while True:
         try:

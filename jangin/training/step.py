@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from jangin.gradients.reverse import builder_of, gradients
-from jangin.ir.dtype import F64, DType, from_numpy
-from jangin.ir.expr import call, cast, const, is_const, maximum, minimum
+from jangin.ir.dtype import F32, F64, DType, from_numpy
+from jangin.ir.expr import Expr, call, cast, const, is_const, maximum, minimum, select
 from jangin.ir.graph import Array, CompileError, Graph
 from jangin.ir.records import dataclass
 from jangin.ir.sources import Sources
@@ -23,6 +23,14 @@ from jangin.training.losses import Loss
 from jangin.training.parameters import Trainable
 
 LOSS = "loss"
+SCALE, GOOD = "loss_scale", "finite_steps"
+"""The state of a loss scale that is found while training: the scale, and the steps since it last changed."""
+SCALING = (SCALE, GOOD)
+FIRST_SCALE, LONGEST = 2.0**15, 2000
+"""The first scale, and the steps after which it is doubled, as in PyTorch's `GradScaler`. The first is half
+of PyTorch's: a gradient of float16 begins with the scale, and 2^16 isn't finite there."""
+FINITE = 3.0e38
+"""Larger squares of gradients count as not finite. It is nearly the largest number of float32."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +48,31 @@ class Clip:
 
 
 @dataclass(frozen=True)
+class Extras:
+    """What a step keeps beside the optimizer's state.
+
+    - `average` is the share that a running mean of each parameter keeps in a step, or None.
+    - `master` says whether parameters of 16 bits have copies in float32, which are updated.
+    - `scale` multiplies gradients while they go backwards. With "dynamic" the steps find it."""
+
+    average: float | None = None
+    master: bool = False
+    scale: float | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.average is not None and not 0 < self.average < 1:
+            raise ValueError(f"average={self.average}: give the share that is kept, between 0 and 1")
+        scale = self.scale
+        if scale is not None and scale != "dynamic" and not (isinstance(scale, (int, float)) and scale > 0):
+            raise ValueError(f"loss_scale={scale!r}: give a positive number, or 'dynamic'")
+
+
+NO_EXTRAS = Extras()
+AVERAGE, MASTER = "average", "master"
+"""The names of the extras among a parameter's state."""
+
+
+@dataclass(frozen=True)
 class StepGraph:
     """The graph of a step, with the meaning of its inputs and outputs.
 
@@ -48,7 +81,8 @@ class StepGraph:
     - `kept` has the inputs that pass from step to step (parameters, buffers, optimizer's state), with the
       arrays that they begin with. Nothing else holds these arrays.
     - `after` has the output with the next value of each of these inputs.
-    - `slots` has the inputs of the optimizer's state, with the parameter and the name of the state.
+    - `slots` has the inputs of the optimizer's state and of extras, with the parameter and the name of the
+      state.
     - `numbers` has the inputs that take an optimizer's numbers, with the optimizer's index and the number's
       name.
     - `gradients` has the output with the gradient of each parameter, by the parameter's input.
@@ -71,17 +105,19 @@ class StepBuilder:
     """Adds a loss, gradients and an update to a model's lowered graph."""
 
     def __init__(
-        self, model: Trainable, loss: Loss | None, target: Array | None, differentiated: bool = True
-    ) -> None:
-        self.model, self.b = model, builder_of(model.graph)
+        self, model: Trainable, loss: Loss | None, target: Array | None, differentiated: bool = True,
+        extras: Extras = NO_EXTRAS,
+    ) -> None:  # fmt: skip
+        self.model, self.b, self.extras = model, builder_of(model.graph), extras
         self.b.own_gradients, self.b.tile = list(model.own_gradients), model.tile
         self.inputs = list(model.inputs)
         self.loss = self._loss(loss, target)
         self.b.prefix, self.b.source = "gradient", Sources.of("gradient")
         parameters = {n: self._tensor(n) for n in model.parameters} if differentiated else {}
-        self.gradients = dict(
-            zip(parameters, gradients(self.b, self.loss, [*parameters.values()]), strict=True)
-        )
+        self.scaling: dict[str, Tensor] = {}
+        made = gradients(self.b, self.loss, [*parameters.values()], self._first_gradient())
+        self.gradients = dict(zip(parameters, made, strict=True))
+        self._unscale()
 
     def _tensor(self, name: str) -> Tensor:
         return Tensor(name, *typed(self.b.values[name]))
@@ -100,20 +136,46 @@ class StepBuilder:
             raise CompileError(f"the loss is {value}; it must be a single float: give its mean")
         return self.b.reshape(value, ())
 
+    def _first_gradient(self) -> Tensor | None:
+        """Return the gradient of the loss by itself, which is the scale of all gradients. None stands for
+        1."""
+        b, scale = self.b, self.extras.scale
+        if scale is None:
+            return None
+        if isinstance(scale, str):
+            self.scaling = {n: b.input(b.fresh(n), F32, ()) for n in SCALING}
+            return b.cast(self.scaling[SCALE], self.loss.dtype)
+        return b.scalar(scale, self.loss.dtype)
+
+    def _unscale(self) -> None:
+        """Divide the gradients by their scale, as float32 if they are smaller floats."""
+        b, scale = self.b, self.extras.scale
+        if scale is not None:
+            by = b.map(lambda s: 1.0 / s, self.scaling.get(SCALE) or b.scalar(scale, F32))
+            self.gradients = {
+                n: b.map(lambda v, s: v * cast(v.dtype, s), widen(b, g), by)
+                for n, g in self.gradients.items()
+            }
+
+    def _square(self) -> Tensor:
+        """Return the sum of the squares of all gradients."""
+        b = self.b
+        squares = [
+            b.reduce("sum", b.map(lambda v: v * v, b.cast(g, g.dtype.wide)), range(g.rank))
+            for g in self.gradients.values()
+        ]
+        total = squares[0]
+        for square in squares[1:]:
+            total = b.map(lambda v, w: v + cast(v.dtype, w), total, square)
+        return total
+
     def clip(self, how: Clip) -> None:
         """Limit the norm of the gradients, then their values, as PyTorch's `clip_grad_norm_` and
         `clip_grad_value_` do."""
         b = self.b
         if how.norm is not None and self.gradients:
-            squares = [
-                b.reduce("sum", b.map(lambda v: v * v, b.cast(g, g.dtype.wide)), range(g.rank))
-                for g in self.gradients.values()
-            ]
-            total = squares[0]
-            for square in squares[1:]:
-                total = b.map(lambda v, w: v + cast(v.dtype, w), total, square)
             most = how.norm
-            share = b.map(lambda v: minimum(most / (call("sqrt", v) + 1e-6), 1.0), total)
+            share = b.map(lambda v: minimum(most / (call("sqrt", v) + 1e-6), 1.0), self._square())
             self.gradients = {
                 n: b.map(lambda v, s: v * cast(v.dtype, s), g, share) for n, g in self.gradients.items()
             }
@@ -152,21 +214,56 @@ class StepBuilder:
         kept: dict[str, Array] = {}
         slots: dict[str, tuple[str, str]] = {}
         for name, g in self.gradients.items():
-            optimizer, array = optimizers[chosen[name]], self.model.parameters[name]
+            optimizer, array, own = optimizers[chosen[name]], self.model.parameters[name], self._tensor(name)
             state = {}
-            for slot in optimizer.slots:
-                own = b.fresh(f"{name}.{slot}")
-                slots[own] = name, slot
-                kept[own] = np.full(array.shape, optimizer.start, array.dtype)
-                state[slot] = b.input(own, g.dtype, g.shape)
+            for slot, (start, dtype) in self._slots(optimizer, array, own.dtype).items():
+                kept[key := b.fresh(f"{name}.{slot}")] = start
+                slots[key] = name, slot
+                state[slot] = b.input(key, dtype, own.shape)
             wide = {slot: widen(b, of) for slot, of in state.items()}
-            w = widen(b, self._tensor(name))
+            w = wide.pop(MASTER, widen(b, own))
+            mean = wide.pop(AVERAGE, None)
             new, after = optimizer.update(b, w, widen(b, g), wide, scalars[chosen[name]])
-            results[name] = b.cast(new, g.dtype)
-            made = {own: after[slot] for own, (of, slot) in slots.items() if of == name}
-            results |= {own: b.cast(tensor, g.dtype) for own, tensor in made.items()}
+            if MASTER in state:
+                after[MASTER] = new
+            if mean is not None:
+                share = self.extras.average or 0.0
+                after[AVERAGE] = b.map(lambda m, v, k=share: m * k + v * (1 - k), mean, new)
+            results[name] = b.cast(new, own.dtype)
+            keys = {slot: key for key, (of, slot) in slots.items() if of == name}
+            results |= {key: b.cast(after[slot], state[slot].dtype) for slot, key in keys.items()}
+        if self.scaling:
+            self._scale(results, kept)
         names = {n: b.fresh(f"new.{n}") for n in results}
         return self._finished(results, names, kept, slots, numbers, {})
+
+    def _slots(self, optimizer: Optimizer, array: Array, dtype: DType) -> dict[str, tuple[Array, DType]]:
+        """Return what a step keeps of a parameter beside itself: the first arrays, and their types."""
+        master = self.extras.master and dtype.wide is not dtype
+        of = dtype.wide if master else dtype
+        state: dict[str, tuple[Array, DType]] = {
+            slot: (np.full(array.shape, optimizer.start, of.numpy), of) for slot in optimizer.slots
+        }
+        more = [MASTER] * master + [AVERAGE] * (self.extras.average is not None)
+        return state | {slot: (np.array(array, dtype.wide.numpy), dtype.wide) for slot in more}
+
+    def _scale(self, results: dict[str, Tensor], kept: dict[str, Array]) -> None:
+        """Leave all state as it is if a gradient isn't finite, and halve the scale. Add the scale to the
+        state."""
+        b, (scale, good) = self.b, (self.scaling[SCALE], self.scaling[GOOD])
+        finite = b.map(lambda v: v <= FINITE, self._square())
+        for name, new in results.items():
+            results[name] = b.map(lambda f, v, w: select(f, v, w), finite, new, self._tensor(name))
+
+        def next_scale(f: Expr, s: Expr, n: Expr) -> Expr:
+            return select(f, select(n + 1.0 >= float(LONGEST), s * 2.0, s), s * 0.5)
+
+        def next_good(f: Expr, n: Expr) -> Expr:
+            return select(f, select(n + 1.0 >= float(LONGEST), n * 0.0, n + 1.0), n * 0.0)
+
+        results[scale.name] = b.map(next_scale, finite, scale, good)
+        results[good.name] = b.map(next_good, finite, good)
+        kept |= {scale.name: np.array(FIRST_SCALE, np.float32), good.name: np.array(0.0, np.float32)}
 
     def _finished(
         self, results: Mapping[str, Tensor], made: Mapping[str, str], kept: Mapping[str, Array],
@@ -188,7 +285,8 @@ class StepBuilder:
 class UpdateBuilder(StepBuilder):
     """Adds an update alone. The loss (of type `dtype`) and the gradients are inputs, in this order."""
 
-    def __init__(self, model: Trainable, dtype: DType) -> None:
+    def __init__(self, model: Trainable, dtype: DType, extras: Extras = NO_EXTRAS) -> None:
+        self.scaling, self.extras = {}, extras
         self.model, self.b = replace(model, changed={}, buffers={}, random=""), Builder("update", {})
         types = {n: typed(model.graph.value(n)) for n in model.parameters}
         for n, of in types.items():

@@ -1,4 +1,4 @@
-"""`jangin.train` and `jangin.value_and_grad`."""
+"""`jangin.train`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ast
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -15,102 +15,36 @@ import numpy as np
 
 from jangin.files import write_whole
 from jangin.ir.graph import Array, CompileError, static_shape
-from jangin.ir.records import dataclass
 from jangin.optim import BY_NAME as OPTIMIZERS
 from jangin.optim import Optimizer
 from jangin.options import Common, Options
 from jangin.passes.memory.recompute import repeated_share
-from jangin.training import losses
 from jangin.training.data import read_arrays
-from jangin.training.files import of_file
 from jangin.training.finite import first_fault, is_finite
-from jangin.training.groups import Groups
+from jangin.training.groups import Groups, NamedGroups
 from jangin.training.interrupts import uninterrupted
 from jangin.training.parameters import Chosen, Lora, Trainable
-from jangin.training.processes import Processes, shares
-from jangin.training.reduced import Reduce, Reduced
+from jangin.training.processes import Processes
+from jangin.training.reduced import Reduce, Reduced, shares
 from jangin.training.runner import Runner, as_array
-from jangin.training.step import Clip, StepBuilder, UpdateBuilder, forward_only, outputs_only
+from jangin.training.step import (
+    AVERAGE,
+    MASTER,
+    NO_EXTRAS,
+    SCALE,
+    SCALING,
+    Clip,
+    Extras,
+    StepBuilder,
+    UpdateBuilder,
+    forward_only,
+    outputs_only,
+)
+from jangin.training.task import LossGiven, Task
 from jangin.training.written import write_trained
 
 if TYPE_CHECKING:
     from jangin.ahead.emit import Emitted
-
-LossGiven = str | Callable[..., Any] | None
-"""A loss, as a name or a function. For a PyTorch module, the function takes PyTorch's tensors. For a model of
-another format, it takes a `Builder`, the output and the target. With None, the model's output is the loss."""
-
-
-@dataclass(frozen=True)
-class Task:
-    """The arguments of `train` or `value_and_grad`, without the optimizer."""
-
-    model: Any
-    loss: LossGiven
-    example: tuple[Any, ...]
-    chosen: Chosen
-    options: Options
-    seed: int = 0
-
-    @property
-    def is_module(self) -> bool:
-        kinds = type(self.model).__mro__
-        return any(c.__module__.startswith("torch.nn") and c.__name__ == "Module" for c in kinds)
-
-    def trainable(self, held: Sequence[str] = ()) -> Trainable:
-        """Return the model as a trainable graph, with the loss if this is a function for a PyTorch module.
-        For `held` see `modules.of_module`."""
-        if not self.is_module:
-            return of_file(self.model, self.chosen, self.options)
-        from jangin.training.modules import WithLoss, of_module
-
-        if callable(self.loss):
-            whole = WithLoss(self.model, self.loss)
-            return of_module(whole, self.example, self.chosen, self.options, held)
-        inputs = self.example if self.loss is None else self.example[:-1]
-        return of_module(self.model, inputs, self.chosen, self.options, held)
-
-    @property
-    def added(self) -> tuple[losses.Loss | None, Array | None]:
-        """The loss to add to the model's graph, and the example's target. Both are None if the model's graph
-        computes the loss."""
-        if self.loss is None or (callable(self.loss) and self.is_module):
-            return None, None
-        target = as_array(self.example[-1])
-        if callable(self.loss):
-            return self.loss, target
-        if self.loss not in losses.BY_NAME:
-            raise CompileError(f"loss={self.loss!r} is none of {', '.join(losses.BY_NAME)}, and no function")
-        return losses.BY_NAME[self.loss], target
-
-
-class ValueAndGrad:
-    """A compiled loss with its gradients: `loss, gradients = f(parameters, batch)`.
-
-    The parameters and gradients are dicts by the parameters' names. The attribute `parameters` has the
-    model's own parameters. Buffers that the model changes are kept from call to call."""
-
-    def __init__(self, task: Task) -> None:
-        model = task.trainable()
-        self._names = {n: i for n, i in model.names.items() if i in model.parameters}
-        step = StepBuilder(model, *task.added).with_gradients()
-        self._runner = Runner.of(step, task.options, task.seed)
-        self._calls = 0
-        self._buffers = {n: np.array(a) for n, a in model.buffers.items()}
-        self.parameters = {n: model.parameters[i] for n, i in self._names.items()}
-
-    def __call__(self, parameters: Mapping[str, Any], batch: Any) -> tuple[float, dict[str, Array]]:
-        missing = self._names.keys() - parameters.keys()
-        if missing:
-            raise ValueError(f"the parameters lack {', '.join(sorted(missing))}: give an array for each")
-        weights = {i: as_array(parameters[n]) for n, i in self._names.items()}
-        step = self._runner.step
-        self._calls += 1
-        with uninterrupted():
-            outputs = self._runner.run(batch, {**weights, **self._buffers}, {}, self._calls)
-            self._buffers = {n: outputs[step.after[n]] for n in self._buffers}
-        by_name = {n: outputs[step.gradients[i]] for n, i in self._names.items()}
-        return float(outputs[step.loss]), by_name
 
 
 class Trainer:
@@ -120,22 +54,27 @@ class Trainer:
 
     def __init__(
         self, task: Task, optimizers: Sequence[Optimizer], groups: Groups, clip: Clip, check: str = "",
-        checkpoint: int | None = None, reduce: Reduce | None = None, processes: int = 1,
+        checkpoint: int | None = None, reduce: Reduce | None = None, processes: int = 1, parts: int = 1,
+        extras: Extras = NO_EXTRAS,
     ) -> None:  # fmt: skip
         if check not in ("", "nan"):
             raise ValueError(f"check={check!r} is unknown; there is 'nan'")
-        apart = reduce is not None or processes > 1
-        if check and apart:
-            raise ValueError("check='nan' looks into one process: train without `processes` and `reduce`")
+        apart = reduce is not None or processes > 1 or parts > 1
+        if apart and (check or extras.scale is not None):
+            raise ValueError(
+                "check='nan' and loss_scale= are for steps of one plan: train without `processes`, `reduce` "
+                "and `accumulate`"
+            )
         self._check = check
-        part = task if processes == 1 else replace(task, example=shares(task.example, processes)[0])
+        count = processes * parts
+        part = task if count == 1 else replace(task, example=shares(task.example, count)[0])
         model = part.trainable()
         self._output = model.graph.shape(model.outputs[0])
         self._task, self._optimizers = task, optimizers
         self._names, self._order = dict(model.names), list(model.parameters)
         self._adapters = model.adapters
-        builder = StepBuilder(model, *part.added)
-        whole = UpdateBuilder(model, builder.loss.dtype) if apart else builder
+        builder = StepBuilder(model, *part.added, extras=extras)
+        whole = UpdateBuilder(model, builder.loss.dtype, extras) if apart else builder
         whole.clip(clip)
         chosen = groups.numbers({i: n for n, i in self._names.items()}, self._order)
         step = whole.updated(optimizers, chosen)
@@ -148,9 +87,9 @@ class Trainer:
             self._kept |= step.kept
             first = Runner.of(step, task.options, task.seed, checkpoint)
             self._runner = (
-                Processes(first, last, processes, task.options.threads)
-                if reduce is None
-                else Reduced(first, last, reduce)
+                Processes(first, last, processes, task.options.threads, parts)
+                if processes > 1
+                else Reduced(first, last, reduce, parts)
             )
         self._rates = groups.rates
         self._evaluation: Runner | None = None
@@ -182,19 +121,21 @@ class Trainer:
         """Return the learning rates of the next step."""
         return [self.lr if self.lr is not None else rate() for rate in self._rates]
 
-    def evaluate(self, batch: Any) -> float:
-        """Return the loss in evaluation mode. This changes nothing."""
-        return self.measure(batch)[0]
+    def evaluate(self, batch: Any, averaged: bool = False) -> float:
+        """Return the loss in evaluation mode, of the parameters or of their running means. This changes
+        nothing."""
+        return self.measure(batch, averaged)[0]
 
-    def measure(self, batch: Any) -> tuple[float, Array]:
+    def measure(self, batch: Any, averaged: bool = False) -> tuple[float, Array]:
         """Return the loss and the model's first output in evaluation mode. This changes nothing. If the
         model's output is the loss, both are the loss."""
+        means = self._means() if averaged else {}
         if self._evaluation is None:
             model = self._in_evaluation(self._task)
             self._evaluated_names = self._own_names(model)
             step = StepBuilder(model, *self._task.added, differentiated=False).with_output()
             self._evaluation = Runner.of(step, self._task.options, self._task.seed)
-        kept = {i: self._kept[n] for i, n in self._evaluated_names.items()}
+        kept = {i: means.get(n, self._kept[n]) for i, n in self._evaluated_names.items()}
         outputs = self._evaluation.run(batch, kept, {})
         step = self._evaluation.step
         return float(outputs[step.loss]), outputs[step.output]
@@ -226,7 +167,7 @@ class Trainer:
         from jangin.training.emitted import Whole, emit_step
 
         if isinstance(self._runner, Reduced):
-            raise ValueError("a step of several processes can't be emitted: train without `processes`")
+            raise ValueError("a step of two plans can't be emitted: leave out `processes` and `accumulate`")
         task = self._task
         model, inference = self._in_evaluation(task), None
         evaluation, names = forward_only(model, *task.added), self._own_names(model)
@@ -247,6 +188,25 @@ class Trainer:
     def state_dict(self) -> dict[str, Array]:
         """Return copies of the trained parameters and the changing buffers, by the model's names."""
         return {name: self._kept[i].copy() for name, i in self._names.items()}
+
+    def averaged(self) -> dict[str, Array]:
+        """Return what `state_dict` returns, with the running means of parameters. Raises ValueError if the
+        trainer was made without `average=`."""
+        means = self._means()
+        return {name: means.get(i, self._kept[i]).copy() for name, i in self._names.items()}
+
+    def _means(self) -> dict[str, Array]:
+        """Return the running means of parameters, by the step's inputs and of their types."""
+        slots = self._runner.step.slots.items()
+        means = {of: self._kept[own].astype(self._kept[of].dtype) for own, (of, s) in slots if s == AVERAGE}
+        if not means:
+            raise ValueError("this trainer has no running means: make it with average=0.999")
+        return means
+
+    @property
+    def loss_scale(self) -> float | None:
+        """The factor on gradients while they go backwards, if steps find it (`loss_scale="dynamic"`)."""
+        return float(self._kept[SCALE]) if SCALE in self._kept else None
 
     def merged(self) -> dict[str, Array]:
         """Return the trained parameters and changing buffers by the model's own names. Adapters are added to
@@ -274,8 +234,12 @@ class Trainer:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Set parameters and buffers from `state`, which needs all entries that `state_dict` returns. Other
-        entries are ignored. Raises ValueError for an array that is missing or has another shape."""
+        entries are ignored. Running means and float32 copies begin anew with the parameters. Raises
+        ValueError for an array that is missing or has another shape."""
         self._take({i: (name, state.get(name)) for name, i in self._names.items()})
+        for own, (of, slot) in self._runner.step.slots.items():
+            if slot in (AVERAGE, MASTER):
+                self._kept[own] = self._kept[of].astype(self._kept[own].dtype)
 
     def optimizer_state(self) -> dict[str, dict[str, Array]]:
         """Return copies of the optimizer's state, by the parameter's name and the array's own name."""
@@ -297,7 +261,9 @@ class Trainer:
         arrays = {}
         for own, (of, slot) in self._runner.step.slots.items():
             name = next((n for n, i in self._names.items() if i == of and n in state), owners[of])
-            arrays[own] = f"{name}.{slot}", state.get(name, {}).get(slot)
+            array = state.get(name, {}).get(slot)
+            if array is not None or slot not in (AVERAGE, MASTER):
+                arrays[own] = f"{name}.{slot}", array
         self._take(arrays)
         self.count = count
 
@@ -342,6 +308,7 @@ class Trainer:
         this fails, an old file stays as it was. `more` has further arrays for the file."""
         arrays = {f"model/{n}": self._kept[i] for n, i in self._names.items()}
         arrays |= {f"optimizer/{slot}/{name}": array for name, slot, array in self._slots()}
+        arrays |= {f"step/{n}": self._kept[n] for n in SCALING if n in self._kept}
         arrays |= {**(more or {}), "steps": np.asarray(self.count)}
         write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
@@ -363,6 +330,7 @@ class Trainer:
             if other := {slot for slots in kept.values() for slot in slots} - own:
                 raise ValueError(f"{path} is of another optimizer, which keeps {', '.join(sorted(other))}")
             self.load_optimizer_state(kept, int(arrays["steps"]))
+            self._take({n: (n, arrays.get(f"step/{n}")) for n in SCALING if n in self._kept})
         except ValueError:
             self._kept = before
             raise
@@ -372,7 +340,8 @@ def train(
     model: Any, loss: LossGiven, optimizer: Any, example: Sequence[Any], *, trainable: Chosen = None,
     clip_norm: float | None = None, clip_value: float | None = None, seed: int = 0, target: Any = None,
     shapes: Mapping[str, Any] | None = None, threads: int | None = None, check: str = "",
-    checkpoint: int | None = None, processes: int = 1, reduce: Reduce | None = None,
+    checkpoint: int | None = None, processes: int = 1, reduce: Reduce | None = None, accumulate: int = 1,
+    average: float | None = None, master_weights: bool = False, loss_scale: float | str | None = None,
     **given: Unpack[Common],
 ) -> Trainer:  # fmt: skip
     """Compile a training step: forward pass, gradients and update as one plan.
@@ -380,7 +349,8 @@ def train(
     - `model` is a PyTorch module in its present mode, or a model of any format.
     - `loss` is the name of one of `jangin.training.losses`, a function, or None if the model's output is the
       loss.
-    - `optimizer` is a name, one of `jangin.optim`, or one of `torch.optim` over the module's parameters.
+    - `optimizer` is a name, one of `jangin.optim`, or one of `torch.optim` over the module's parameters. A
+      dict has optimizers by patterns of parameters' names, the first that fits.
     - `example` is a batch: the inputs, then the target.
     - `trainable` has names of parameters, or patterns. By default all parameters that need gradients are
       trained. A model of another format must have its constants named. `jangin.lora()` trains adapters.
@@ -396,6 +366,13 @@ def train(
       of each. The loss is the mean of the parts' losses. Batch normalization sees its own part.
     - `reduce` is called between the gradients and the update (see `jangin.training.reduced`). The batch is
       then this process's part. `over_processes()` there averages over `torch.distributed`, on any machines.
+    - `accumulate` cuts each batch in so many equal parts, one after the other, and averages their gradients
+      before the update. A step then takes a part's working memory. Batch normalization sees parts.
+    - `average` is the share that a running mean of each parameter keeps in a step (`Trainer.averaged`).
+    - `master_weights` updates float32 copies of parameters of 16 bits, and rounds them for the model.
+    - `loss_scale` multiplies the loss for the backward pass, so that gradients of float16 don't vanish. With
+      "dynamic", a step whose gradients aren't finite changes only the scale, which it halves. 2,000 finite
+      steps double it.
 
     The other options are those of `jangin.compile`. Steps aren't kept in the cache, but
     their kernels are.
@@ -403,14 +380,19 @@ def train(
     Raises CompileError, which tells what can't be trained, and where."""
     if processes < 1 or (processes > 1 and reduce is not None):
         raise ValueError(f"processes={processes}: give at least 1, and `reduce` only with 1")
+    if accumulate < 1:
+        raise ValueError(f"accumulate={accumulate}: give at least 1")
+    extras = Extras(average, master_weights, loss_scale)
     if processes > 1:
         threads = threads or max(1, (os.cpu_count() or 1) // processes)
     task = Task(model, loss, tuple(example), trainable, Options(target, shapes, threads, **given), seed)
     groups = _groups(optimizer, model)
     if isinstance(trainable, Lora) and type(groups) is not Groups:
-        raise CompileError("a torch.optim optimizer has the module's parameters, and lora trains others")
+        raise CompileError("optimizer= has the model's parameters by name, and lora trains others")
     clip = Clip(clip_value, clip_norm)
-    return Trainer(task, groups.optimizers, groups, clip, check, checkpoint, reduce, processes)
+    return Trainer(
+        task, groups.optimizers, groups, clip, check, checkpoint, reduce, processes, accumulate, extras
+    )
 
 
 def parsed_optimizer(text: str) -> Optimizer:
@@ -453,20 +435,10 @@ def _groups(optimizer: Any, model: Any) -> Groups:
         if optimizer not in OPTIMIZERS:
             raise CompileError(f"optimizer={optimizer!r} is none of {', '.join(OPTIMIZERS)}")
         return Groups([OPTIMIZERS[optimizer]()])  # type: ignore[call-arg]
+    if isinstance(optimizer, Mapping):
+        return NamedGroups({pattern: _groups(o, model).optimizers[0] for pattern, o in optimizer.items()})
     if type(optimizer).__module__.startswith("torch.optim"):
         from jangin.training.torch_optim import TorchGroups
 
         return TorchGroups(optimizer, model)
     raise CompileError(f"{type(optimizer).__name__} is no optimizer: give a name or one of jangin.optim")
-
-
-def value_and_grad(
-    model: Any, loss: LossGiven, wrt: Chosen = None, *, example: Sequence[Any], seed: int = 0,
-    target: Any = None,
-    shapes: Mapping[str, Any] | None = None, threads: int | None = None, **given: Unpack[Common],
-) -> ValueAndGrad:  # fmt: skip
-    """Compile a loss and its gradients for a training loop of your own. `wrt` names the parameters. The other
-    arguments are those of `jangin.train`."""
-    return ValueAndGrad(
-        Task(model, loss, tuple(example), wrt, Options(target, shapes, threads, **given), seed)
-    )

@@ -16,7 +16,7 @@ from jangin import value_and_grad
 from jangin.ir.core import Reduce
 from jangin.options import Options
 from jangin.training.step import StepBuilder
-from jangin.training.trainer import Task
+from jangin.training.task import Task
 
 
 def net() -> nn.Module:

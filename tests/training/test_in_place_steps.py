@@ -35,7 +35,7 @@ from jangin.runtime.executable import Executable
 from jangin.runtime.load import executable
 from jangin.training.parameters import Trainable
 from jangin.training.step import StepBuilder, StepGraph
-from jangin.training.trainer import Task
+from jangin.training.task import Task
 
 
 def layers() -> nn.Module:

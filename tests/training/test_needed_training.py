@@ -18,7 +18,7 @@ from jangin.ir.core import MatMul
 from jangin.ir.graph import static_shape
 from jangin.options import Options
 from jangin.training.step import StepBuilder
-from jangin.training.trainer import Task
+from jangin.training.task import Task
 
 LENGTH, WIDTH = 7, 16
 

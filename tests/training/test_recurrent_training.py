@@ -18,7 +18,7 @@ from jangin.ir.loop import For, Stmt, statements
 from jangin.ops.rounds import INNER
 from jangin.options import Options
 from jangin.training.step import StepBuilder
-from jangin.training.trainer import Task
+from jangin.training.task import Task
 
 NEAR = 1e-11
 """The largest difference of a gradient in float64, as a share of its largest number. Its sums have some

@@ -1,0 +1,74 @@
+"""Merges the kernels that update a parameter and its optimizer's state. Each reads the gradient or what
+another one has just made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from jangin.ir.core import Kernel, Map
+from jangin.ir.graph import Graph, Node
+from jangin.ops.editor import kernel_node
+from jangin.passes.fusion.chains import merge
+from jangin.passes.fusion.stages import stages
+from jangin.targets.target import Target
+from jangin.templates import joint
+from jangin.templates.template import Workload
+
+
+def joined_updates(graph: Graph, target: Target) -> Graph:
+    """Return the fused graph in which one kernel makes a parameter and the state that it is made of. All must
+    be maps of one shape, and nothing else may read the state."""
+    makers, users = graph.producers(), graph.consumers()
+    whole: dict[str, Node] = {}
+    gone: set[str] = set()
+    for node in graph.nodes if graph.updates else ():
+        if node.outputs[0] not in graph.updates:
+            continue
+        state = [n for n in node.inputs if n in graph.updates and n in makers and n not in gone]
+        parts = [makers[n] for n in state if [u.outputs for u in users[n]] == [node.outputs]]
+        if parts and all(map(_is_map, (*parts, node))):
+            joint = _joint(graph, node, parts)
+            if _fits(joint, graph, target):
+                whole[node.outputs[0]] = joint
+                gone |= {n.outputs[0] for n in parts}
+    nodes = [whole.get(n.outputs[0], n) for n in graph.nodes if n.outputs[0] not in gone]
+    return graph.with_nodes(nodes) if whole else graph
+
+
+def _joint(graph: Graph, node: Node, parts: Sequence[Node]) -> Node:
+    """Return one kernel with the results of `node` and `parts`, which it reads. The first result is computed
+    from the operands alone. All of them may then be updated in place, because each element is read before it
+    is written."""
+    first = merge(graph, [*parts, node])
+    body = first.of(Kernel).body
+    inner = [n for n in body.values if n not in {*body.inputs, *body.outputs, *body.constants}]
+    names = {n: f"{n}.again" for n in inner}
+    copied = replace(
+        body,
+        nodes=tuple(
+            replace(
+                n,
+                inputs=tuple(names.get(i, i) for i in n.inputs),
+                outputs=tuple(names.get(o, o) for o in n.outputs),
+            )
+            for n in body.nodes
+        ),
+        values={names.get(n, n): v for n, v in body.values.items()},
+    )
+    again = kernel_node(copied, first.source)
+    return merge(graph, [again, *parts], [*node.outputs, *(n.outputs[0] for n in parts)])
+
+
+def _is_map(kernel: Node) -> bool:
+    """Return whether a kernel makes one result by maps."""
+    if not isinstance(kernel.attrs, Kernel) or len(kernel.outputs) > 1:
+        return False
+    return all(isinstance(n.attrs, Map) for n in kernel.attrs.body.nodes)
+
+
+def _fits(kernel: Node, graph: Graph, target: Target) -> bool:
+    """Return whether one loop can make all results of a kernel."""
+    parts, inputs, results = stages(kernel)
+    workload = Workload(kernel.name, parts, inputs, graph.symbols, (), target, len(results))
+    return tuple(s.out for s in parts) == results and joint.match(workload) is not None
