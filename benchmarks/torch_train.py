@@ -183,7 +183,8 @@ def section(title: str, rows: list[dict[str, Any]]) -> Section:
         f"`python benchmarks/torch_train.py --tables {table}`: a step of forward, backward and SGD with "
         "momentum, float32, random weights and batches; medians of turns, in milliseconds. *ratio*: the time "
         "of the best of the other ways over Jangin's; *asked*: of the ratio at 2 threads; *error*: of "
-        "Jangin's first losses against eager's, as a share."
+        "Jangin's first losses against eager's, as a share. In all ways freed memory stays with the process "
+        "(`HELD` in torch_compile.py)."
     )
 
     def asks(r: dict[str, Any]) -> list[str]:

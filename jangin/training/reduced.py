@@ -68,7 +68,7 @@ class Reduced:
             own |= {state: outputs[out] for state, out in step.after.items()}
             found = [np.array(outputs[step.loss]), *(outputs[g] for g in step.gradients.values())]
             if self.parts == 1:
-                return outputs, [np.ascontiguousarray(a) for a in found]
+                return outputs, [np.asarray(a, order="C") for a in found]
             wide = [np.array(a, np.float32 if a.itemsize < 4 else a.dtype) for a in found]
             means = [m + a for m, a in zip(means, wide, strict=True)] if means else wide
         types = [a.dtype for a in found]

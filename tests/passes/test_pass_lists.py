@@ -17,7 +17,9 @@ from jangin.targets.gpu import Gpu
 
 V3 = NAMED["x86-64-v3"]
 GPU = replace(V3, backend="opencl", machine=Gpu(units=4, group=256, shared=16 << 10))
-OF_PROCESSORS = ["deep_products", "shared_words", "lookups", "large_windows", "extrema", "scalars"]
+OF_PROCESSORS = [
+    "deep_products", "shared_words", "lookups", "large_windows", "extrema", "scalars", "updates",
+]  # fmt: skip
 
 
 def names(passes: list[Pass] | tuple[Pass, ...]) -> list[str]:

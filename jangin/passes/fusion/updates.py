@@ -20,44 +20,52 @@ def joined_updates(graph: Graph, target: Target) -> Graph:
     """Return the fused graph in which one kernel makes a parameter and the state that it is made of. All must
     be maps of one shape, and nothing else may read the state."""
     makers, users = graph.producers(), graph.consumers()
+    groups: dict[str, list[Node]] = {}
     whole: dict[str, Node] = {}
-    gone: set[str] = set()
     for node in graph.nodes if graph.updates else ():
-        if node.outputs[0] not in graph.updates:
+        if node.outputs[0] not in graph.updates or not _is_map(node):
             continue
-        state = [n for n in node.inputs if n in graph.updates and n in makers and n not in gone]
-        parts = [makers[n] for n in state if [u.outputs for u in users[n]] == [node.outputs]]
-        if parts and all(map(_is_map, (*parts, node))):
-            joint = _joint(graph, node, parts)
-            if _fits(joint, graph, target):
-                whole[node.outputs[0]] = joint
-                gone |= {n.outputs[0] for n in parts}
+        state = [n for n in node.inputs if n in graph.updates and n in makers and _is_map(makers[n])]
+        alone = [n for n in state if [u.outputs for u in users[n]] == [node.outputs]]
+        parts = [p for n in alone for p in (*groups.get(n, ()), makers[n])]
+        if parts and _fits(joint := _joint(graph, node, parts), graph, target):
+            for n in alone:
+                whole.pop(n, None)
+            groups[node.outputs[0]], whole[node.outputs[0]] = parts, joint
+    gone = {p.outputs[0] for n in whole for p in groups[n]}
     nodes = [whole.get(n.outputs[0], n) for n in graph.nodes if n.outputs[0] not in gone]
     return graph.with_nodes(nodes) if whole else graph
 
 
 def _joint(graph: Graph, node: Node, parts: Sequence[Node]) -> Node:
-    """Return one kernel with the results of `node` and `parts`, which it reads. The first result is computed
-    from the operands alone. All of them may then be updated in place, because each element is read before it
-    is written."""
-    first = merge(graph, [*parts, node])
-    body = first.of(Kernel).body
-    inner = [n for n in body.values if n not in {*body.inputs, *body.outputs, *body.constants}]
-    names = {n: f"{n}.again" for n in inner}
-    copied = replace(
-        body,
-        nodes=tuple(
-            replace(
-                n,
-                inputs=tuple(names.get(i, i) for i in n.inputs),
-                outputs=tuple(names.get(o, o) for o in n.outputs),
-            )
-            for n in body.nodes
-        ),
-        values={names.get(n, n): v for n, v in body.values.items()},
+    """Return one kernel with the results of `node` and `parts`, the last one first. Each is computed from the
+    operands alone. All may then be updated in place, because each element is read before it is written."""
+    chain = [*parts, node]
+    makers = {n.outputs[0]: n for n in chain}
+    alone = []
+    for n, last in reversed([*enumerate(chain)]):
+        needed, waiting = {last.outputs[0]}, [last]
+        while waiting:
+            more = [makers[i] for i in waiting.pop().inputs if i in makers and i not in needed]
+            needed |= {m.outputs[0] for m in more}
+            waiting += more
+        merged = merge(graph, [m for m in chain if m.outputs[0] in needed])
+        alone.append(kernel_node(_renamed(merged.of(Kernel).body, f".{n}"), merged.source))
+    return merge(graph, alone, [n.outputs[0] for n in reversed(chain)])
+
+
+def _renamed(body: Graph, mark: str) -> Graph:
+    """Return a kernel's body whose intermediates have further names."""
+    names = {n: n + mark for n in body.values if n not in {*body.inputs, *body.outputs, *body.constants}}
+    nodes = tuple(
+        replace(
+            n,
+            inputs=tuple(names.get(i, i) for i in n.inputs),
+            outputs=tuple(names.get(o, o) for o in n.outputs),
+        )
+        for n in body.nodes
     )
-    again = kernel_node(copied, first.source)
-    return merge(graph, [again, *parts], [*node.outputs, *(n.outputs[0] for n in parts)])
+    return replace(body, nodes=nodes, values={names.get(n, n): v for n, v in body.values.items()})
 
 
 def _is_map(kernel: Node) -> bool:
