@@ -51,7 +51,8 @@ def feeds(graph: Graph, optimizer: optim.Optimizer) -> dict[str, Array]:
             shape = [int(str(d)) for d in graph.shape(name)]
             given[name] = rng.random(shape).astype(graph.dtype(name).numpy)
     if "grad_avg" in given:
-        given["square_avg"] += 0.5  # the square of the mean is subtracted, and little of it would be left
+        given["grad_avg"] *= 0.1
+        given["square_avg"] += 0.5  # much is left when the square of the mean is subtracted
     return given
 
 
