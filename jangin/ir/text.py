@@ -68,6 +68,7 @@ These are the rules of plans. Constants and kernels are kept beside the text.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -236,7 +237,7 @@ def print_attribute(v: Any, inner: Callable[[Any], str] | None = None) -> str:
         return str(v)
     if isinstance(v, str):
         return print_string(v)
-    if isinstance(v, tuple):
+    if isinstance(v, (tuple, array)):
         return f"({', '.join(map(inner, v))}{',' if len(v) == 1 else ''})"
     if isinstance(v, list):
         return f"[{', '.join(map(inner, v))}]"

@@ -129,9 +129,11 @@ def _scores(
 ) -> Array:
     count = table["root"].size
     at = np.broadcast_to(table["root"], (len(x), count))
-    for _ in range(int(table["depth"].max(initial=0))):
+    below = at
+    while below is at or (below != at).any():
+        at = below
         values = np.take_along_axis(x, np.minimum(table["feature"][at], x.shape[1] - 1), 1)
-        at = np.where(_tested(table, modes, values, at), table["yes"][at], table["no"][at])
+        below = np.where(_tested(table, modes, values, at), table["yes"][at], table["no"][at])
     first = table["first"][at].reshape(-1)
     counts = table["first"][at + 1].reshape(-1) - first
     before = np.cumsum(counts) - counts

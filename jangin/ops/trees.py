@@ -73,7 +73,7 @@ class Weights:
 
 @dataclass(frozen=True)
 class Forest:
-    """Nodes in the order in which trees are walked from their roots. A leaf's branches lead to itself. Node n
+    """Nodes in an order in which trees are walked from their roots. A leaf's branches lead to itself. Node n
     adds `weight[i]` to `target[i]` for i from `first[n]` to `first[n + 1]`."""
 
     root: Array
@@ -93,39 +93,72 @@ class Numbered:
     """Nodes that a model identifies by tree and number. Raises CompileError if two have the same identity."""
 
     def __init__(self, trees: Array, numbers: Array) -> None:
-        self.trees, self.numbers = np.unique(trees), np.unique(numbers)
+        self.trees, self.numbers = _Ranks(trees), _Ranks(numbers)
         keys, _ = self._keys(trees, numbers)
-        self.order = np.argsort(keys, kind="stable")
-        self.keys = keys[self.order]
-        twice = np.flatnonzero(self.keys[1:] == self.keys[:-1])
+        self.keys = _Ranks(keys)
+        ranks, _ = self.keys.of(keys)
+        self.place = np.full(self.keys.count, -1, np.int32)
+        self.place[ranks] = np.arange(ranks.size)
+        twice = np.flatnonzero(self.place[ranks] != np.arange(ranks.size))
         if twice.size:
-            n = self.order[twice[0]]
+            n = twice[0]
             raise CompileError(f"node {numbers[n]} of tree {trees[n]} is there twice")
 
     def _keys(self, trees: Array, numbers: Array) -> tuple[Array, Array]:
         """Return a number for each pair, and whether both parts of the pair are known."""
-        t, tree = _found(self.trees, trees)
-        n, number = _found(self.numbers, numbers)
-        return t * len(self.numbers) + n, tree & number
+        tree, known = self.trees.of(trees)
+        number, too = self.numbers.of(numbers)
+        wide = self.trees.count * self.numbers.count > np.iinfo(np.int32).max
+        return tree.astype(np.int64 if wide else np.int32) * self.numbers.count + number, known & too
 
     def places(self, trees: Array, numbers: Array) -> Array:
         """Return the positions of the nodes in the model's order, or -1 for a node that doesn't exist."""
         keys, known = self._keys(trees, numbers)
-        at, there = _found(self.keys, keys)
-        return np.where(known & there, self.order[at] if self.order.size else -1, -1)
+        ranks, there = self.keys.of(keys)
+        return np.where(known & there, self.place[ranks] if self.place.size else -1, -1)
 
 
-def _found(known: Array, values: Array) -> tuple[Array, Array]:
-    """Return the positions of values among sorted ones, and whether each value is there."""
-    if not known.size:
-        return np.zeros(values.shape, np.int64), np.zeros(values.shape, bool)
-    at = np.minimum(np.searchsorted(known, values), known.size - 1)
-    return at, known[at] == values
+DENSE = 4
+"""If values span at most this many times their count, their distances from the least are their ranks. Tables
+of all ranks then take little memory, and nothing is sorted."""
 
 
-def planted(given: Ensemble, weights: Weights) -> Forest:
+class _Ranks:
+    """Small numbers for integers: each value has one of `count` ranks."""
+
+    def __init__(self, values: Array) -> None:
+        self.low = int(values.min()) if values.size else 0
+        self.count = int(values.max()) - self.low + 1 if values.size else 0
+        self.sorted: Array | None = None
+        if self.count > DENSE * values.size:
+            self.sorted = np.unique(values)
+            self.count = self.sorted.size
+
+    def firsts(self, values: Array) -> Array:
+        """Return the positions at which values are for the first time, in ascending order."""
+        ranks, _ = self.of(values)
+        first = np.full(self.count, -1, np.int32)
+        first[ranks[::-1]] = np.arange(ranks.size)[::-1]
+        return np.sort(first[first >= 0])
+
+    def of(self, values: Array) -> tuple[Array, Array]:
+        """Return the ranks of values, and whether each rank is one. Others are 0."""
+        if self.sorted is None:
+            ranks = values - self.low
+            known = ranks.view(f"u{ranks.itemsize}") < self.count
+            return np.where(known, ranks, 0), known
+        ranks = np.minimum(np.searchsorted(self.sorted, values), self.count - 1)
+        return ranks, self.sorted[ranks] == values
+
+
+def planted(given: Ensemble, weights: Weights, as_listed: bool = False) -> Forest:
     """Return the forest of the nodes that the roots reach. Raises CompileError if nodes lead back to
-    themselves or to a missing node."""
+    themselves or to a missing node.
+
+    `as_listed`: nodes may keep the order in which they are listed, which takes less time. `depth` is 0
+    then."""
+    if as_listed and (forest := _as_listed(given, weights)) is not None:
+        return forest
     lengths, members = _lengths(given)
     order = _ordered(given)
     depth, size = _measured(given, order, lengths)
@@ -147,6 +180,28 @@ def planted(given: Ensemble, weights: Weights) -> Forest:
         missing=np.where(leaf, 0, given.missing[node] != 0),
         yes=np.where(leaf, at, place[given.below[0, node]]),
         no=np.where(leaf, at, np.where(last, place[given.below[1, node]], at + 1)),
+        first=first, target=weights.target[kept], weight=weights.value[kept],
+    )  # fmt: skip
+
+
+def _as_listed(given: Ensemble, weights: Weights) -> Forest | None:
+    """Return the forest with the nodes in the order in which they are listed. Return None if a node leads to
+    one before it or to a missing node, tests for a set, or isn't reached."""
+    leaf, at = given.mode == LEAF, np.arange(given.mode.size, dtype=np.int32)
+    tests = np.flatnonzero(~leaf).astype(np.int32)
+    reached, whole = np.zeros(at.size, bool), not given.sets[0].size
+    for nodes, above in ((given.roots, 0), *((below[tests], tests + 1) for below in given.below)):
+        if not whole or (nodes < above).any() or (nodes >= at.size).any():
+            return None
+        reached[nodes] = True
+    if not reached.all():
+        return None
+    first, kept = _by_leaf(given, weights, at, at.size)
+    return Forest(
+        root=given.roots, depth=np.zeros(given.roots.size, np.int32),
+        feature=np.where(leaf, 0, given.feature), split=np.where(leaf, 0.0, given.split),
+        mode=np.where(leaf, 0, given.mode), missing=np.where(leaf, 0, given.missing != 0),
+        yes=np.where(leaf, at, given.below[0]), no=np.where(leaf, at, given.below[1]),
         first=first, target=weights.target[kept], weight=weights.value[kept],
     )  # fmt: skip
 
@@ -269,8 +324,11 @@ def _by_leaf(given: Ensemble, weights: Weights, place: Array, count: int) -> tup
     nodes = weights.node[known]
     kept = known[(given.mode[nodes] == LEAF) & (place[nodes] >= 0)]
     at = place[weights.node[kept]]
-    order = np.argsort(at, kind="stable")
-    return np.concatenate([[0], np.cumsum(np.bincount(at, minlength=count))]), kept[order]
+    first = np.zeros(count + 1, np.int32)
+    np.cumsum(np.bincount(at, minlength=count), out=first[1:])
+    if (at[1:] >= at[:-1]).all():
+        return first, kept
+    return first, kept[np.argsort(at, kind="stable")]
 
 
 # -- the walk ------------------------------------------------------------------------------------
@@ -288,10 +346,11 @@ def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -
     if (wrong := forest.target[(forest.target < 0) | (forest.target >= targets)]).size:
         raise CompileError(f"a leaf of the trees is for target {wrong[0]}, and there are {targets} targets")
     tables = _tables(forest, x.dtype)
+    if b.layers:
+        del tables["depth"]
     inputs = [x, *(b.const(a) for a in tables.values())]
     if b.layers:
-        modes = np.unique(forest.mode).tolist() or [0]
-        named = {"names": (*tables,), "modes": modes, "targets": targets, "aggregate": aggregate}
+        named = {"names": (*tables,), "modes": _modes(forest), "targets": targets, "aggregate": aggregate}
         return called(b, "trees", inputs, F64, (x.shape[0], const(targets)), **named)
     table = dict(
         zip(tables, (Buffer(f"x{n + 1}", t.dtype, t.shape) for n, t in enumerate(inputs[1:])), strict=True)
@@ -336,24 +395,29 @@ def grown(b: Builder, x: Tensor, forest: Forest, targets: int, aggregate: str) -
     return b.loop_nest(inputs, loops, F64, out.shape)
 
 
-def _tables(forest: Forest, dtype: DType) -> Mapping[str, Array]:
+def _tables(forest: Forest, dtype: DType) -> dict[str, Array]:
     numbers = ("root", "depth", "feature", "mode", "missing", "yes", "no", "first", "target")
-    tables = {name: getattr(forest, name).astype(np.int32) for name in numbers}
-    if np.unique(forest.mode).size == 1:
+    tables = {name: getattr(forest, name).astype(np.int32, copy=False) for name in numbers}
+    if len(_modes(forest)) == 1:
         del tables["mode"]
     if not forest.missing.any():
         del tables["missing"]
-    tables["split"] = forest.split.astype(dtype.numpy)
-    tables["weight"] = forest.weight.astype(np.float64)
+    tables["split"] = forest.split.astype(dtype.numpy, copy=False)
+    tables["weight"] = forest.weight.astype(np.float64, copy=False)
     if not forest.weight.size:  # a table that nothing reads must have an element all the same
         tables |= {"target": np.zeros(1, np.int32), "weight": np.zeros(1)}
     return tables
 
 
+def _modes(forest: Forest) -> list[int]:
+    """Return the numbers of the tests that occur."""
+    return [n for n in range(len(TESTS)) if (forest.mode == n).any()] or [0]
+
+
 def _test(forest: Forest, value: Expr, table: Mapping[str, Buffer], node: Var) -> Expr:
     """Return whether the node's test holds. NaN goes where the node says."""
     split = Load(table["split"], (node,))
-    used: list[int] = np.unique(forest.mode).tolist() or [0]
+    used = _modes(forest)
     outcome = TESTS[used[-1]](value, split)
     for mode in reversed(used[:-1]):
         outcome = select(

@@ -15,6 +15,8 @@ from onnx import TensorProto, helper
 
 import jangin
 from jangin.compiler.interpreted import interpreted
+from jangin.frontends.onnx import proto
+from jangin.ops.trees import LEAF, Ensemble, Forest, Numbered, Weights, planted
 from jangin.options import Options
 
 FEATURES = 5
@@ -53,8 +55,8 @@ def grown(
         for leaf in free:
             aims = r.sample(range(targets), targets if whole else r.randint(1, targets))
             leaves += [(tree, leaf, target, r.randrange(-9, 10) / 8) for target in aims]
-        root, *rest = made
-        rows += [root, *r.sample(rest, len(rest))]
+        root, *rest = sorted(made, key=lambda row: row[1])  # children have larger numbers
+        rows += [root, *(rest if r.random() < 0.5 else r.sample(rest, len(rest)))]
     r.shuffle(leaves)
     found = zip((f"nodes_{c}" for c in COLUMNS), zip(*rows, strict=True), strict=True)
     given = zip((f"{kind}_{n}" for n in LEAVES), zip(*leaves, strict=True), strict=True)
@@ -121,6 +123,61 @@ def test_classifiers(labels: str, transform: str) -> None:
         else:
             attrs["classlabels_strings"] = names
         check("TreeEnsembleClassifier", ["label", "scores"], seed, attrs | {"post_transform": transform})
+
+
+def test_long_attributes_give_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attributes of many numbers are arrays, and not tuples."""
+    monkeypatch.setattr(proto, "MANY", 1)
+    for n in range(4):
+        r = Random(seed := f"long, {n}")
+        attrs = grown(r, 4, 3, "target", BRANCHES[: r.choice((1, 6))])
+        check("TreeEnsembleRegressor", ["y"], seed, {"n_targets": 3, **attrs})
+        attrs = grown(r, 4, 3, "class", BRANCHES[: r.choice((1, 6))], True)
+        attrs["class_weights"][0] = -0.125  # ONNX Runtime's other rule for labels, as above
+        check("TreeEnsembleClassifier", ["label", "y"], seed, {"classlabels_int64s": [7, 8, 9], **attrs})
+
+
+@pytest.mark.parametrize("yes, no, same", [
+    ([1, 3, 0, 0, 0], [2, 4, 0, 0, 0], True),
+    ([2, 0, 3, 0, 0], [1, 0, 4, 0, 0], True),
+    ([3, 4, 0, 1, 0], [2, 4, 0, 4, 0], False),  # node 3 leads to one before it
+    ([2, 3, 0, 0, 0], [4, 3, 0, 0, 0], False),  # no root reaches node 1
+])  # fmt: skip
+def test_nodes_behind_those_that_lead_to_them_keep_their_order(
+    yes: list[int], no: list[int], same: bool
+) -> None:
+    tests = [k or n for k, n in zip(yes, no, strict=True)]
+    mode = np.array([0 if test else LEAF for test in tests])
+    ensemble = Ensemble(
+        np.zeros(1, np.int64), mode, np.arange(5), np.arange(5.0), np.zeros(5, np.int64), np.array([yes, no])
+    )
+    weights = Weights(np.arange(5), np.zeros(5, np.int64), np.arange(5.0))
+    quick, whole = planted(ensemble, weights, True), planted(ensemble, weights)
+    assert (not quick.depth.any()) is same
+    for draw in range(20):
+        x = np.random.default_rng(draw).integers(-1, 6, 5)
+        assert weight_reached(quick, x) == weight_reached(whole, x), f"seed {draw}"
+
+
+def weight_reached(forest: Forest, x: np.ndarray[Any, Any]) -> float:
+    """Return the weight of the leaf that a row reaches."""
+    node, below = -1, int(forest.root[0])
+    while below != node:
+        node = below
+        below = int((forest.yes if x[forest.feature[node]] <= forest.split[node] else forest.no)[node])
+    return float(forest.weight[forest.first[node]])
+
+
+@pytest.mark.parametrize("step", [1, 1000003])
+def test_nodes_are_found_by_tree_and_number(step: int) -> None:
+    """Numbers that lie close together are looked up in a table, and others are searched for."""
+    pairs = [(tree, number * step - 7) for tree in (3, 5, 4) for number in range(tree)]
+    known = Numbered(*np.array(pairs, np.int64).T)
+    others = [(3, 3 * step - 7), (2, -7), (4, -8), (5, 2**63 - 1), (-(2**63), -7)]
+    np.testing.assert_array_equal(
+        known.places(*np.array(pairs + others, np.int64).T), [*range(len(pairs)), *[-1] * len(others)]
+    )
+    assert known.trees.firsts(np.array([t for t, _ in pairs])).tolist() == [0, 3, 8]
 
 
 TESTS = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)

@@ -4,7 +4,8 @@ malicious."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from functools import cache
 from typing import Any
@@ -24,6 +25,11 @@ from jangin.mapped import map_file
 
 DENSEST = 1 << 30
 """The most bytes of a sparse constant's dense array. A file of a few bytes can't ask for more memory."""
+
+
+MANY = 1 << 16
+"""Attributes of at least this many numbers become arrays. Trees have millions of them, and each would be an
+object."""
 
 
 def dtype_of(code: int, what: str) -> DType:
@@ -205,9 +211,9 @@ def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) 
     if kind == kinds.STRING:
         return text(proto.s)
     if kind == kinds.FLOATS:
-        return tuple(proto.floats)
+        return numbers(proto.floats, "d")
     if kind == kinds.INTS:
-        return tuple(proto.ints)
+        return numbers(proto.ints, "q")
     if kind == kinds.STRINGS:
         strings = list(proto.strings)
         known = {s: text(s) for s in set(strings)}  # trees describe millions of nodes by few different words
@@ -223,6 +229,18 @@ def attribute(proto: messages.AttributeProto, what: str, folder: Folder | None) 
         return type_of(proto.tp, where)
     named = kinds.AttributeType.Name(kind) if kind in kinds.AttributeType.values() else str(kind)
     raise CompileError(f"{where} is of kind {named.lower()}, which is not supported")
+
+
+def numbers(values: Sequence[float], code: str) -> Sequence[float]:
+    """Return an attribute's numbers as a tuple, or as an array of `code`'s type if they are many."""
+    if len(values) < MANY:
+        return tuple(values)
+    dtype = np.dtype(code)
+    quick = hasattr(values, "__array__")  # older versions of Protobuf give numbers one by one
+    held = np.asarray(values, dtype) if quick else np.fromiter(values, dtype, len(values))
+    many = array(code)
+    many.frombytes(held.data.cast("B"))
+    return many
 
 
 def text(raw: bytes | str) -> str:

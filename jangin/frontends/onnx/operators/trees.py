@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -62,6 +63,7 @@ def tree_ensemble(
             np.arange(leaves) + count, np.asarray(leaf_targetids, np.int64),
             leaf_weights.reshape(-1).astype(np.float64),
         ),
+        b.layers,
     )  # fmt: skip
     scores = grown(b, x, forest, n_targets, AGGREGATES[aggregate_function])
     return transformed(b, b.cast(scores, x.dtype), TRANSFORMS[post_transform])
@@ -80,7 +82,18 @@ def _column(values: Sequence[Any], count: int, what: str, dtype: Any = np.int64)
     CompileError if the number of entries is wrong."""
     if len(values) not in (0, count):
         raise CompileError(f"{what} has {len(values)} entries for {count} nodes")
-    return np.fromiter(values, dtype, count) if len(values) else np.zeros(count, dtype)
+    return _array(values, dtype) if len(values) else np.zeros(count, dtype)
+
+
+def _array(values: Sequence[Any], dtype: Any) -> Array:
+    """Return an attribute's entries as an array. Many integers take 32 bits if that is enough for them."""
+    if not isinstance(values, array):
+        return np.fromiter(values, dtype, len(values))
+    held = np.frombuffer(values, values.typecode)
+    small = np.iinfo(np.int32)
+    if dtype is np.int64 and small.min <= held.min() and held.max() <= small.max:
+        dtype = np.int32
+    return held.astype(dtype, copy=False)
 
 
 def _based(b: Builder, scores: Tensor, base: Sequence[float], dtype: DType) -> Tensor:
@@ -106,8 +119,8 @@ class _Nodes:
     nodes_hitrates: Sequence[float] = ()
     nodes_hitrates_as_tensor: Array | None = None
 
-    def forest(self, weights: _Leaves) -> Forest:
-        """Return the forest that the attributes describe.
+    def forest(self, weights: _Leaves, as_listed: bool) -> Forest:
+        """Return the forest that the attributes describe. `as_listed` is that of `planted`.
 
         Before opset 5, a node is identified by its tree and by its number in the tree. Leaves are nodes. The
         first node that is listed for a tree is its root."""
@@ -121,14 +134,14 @@ class _Nodes:
             raise CompileError(f"nodes_modes has {len(self.nodes_modes)} entries for {count} nodes")
         mode = np.fromiter(map(_mode, self.nodes_modes), np.int8, count)
         known, tests = Numbered(trees, numbers), np.flatnonzero(mode != LEAF)
-        below = np.zeros((2, count), np.int64)
+        below = np.zeros((2, count), np.int32)
         for side, children in enumerate((yes, no)):
             below[side, tests] = known.places(trees[tests], children[tests])
-        _, roots = np.unique(trees, return_index=True)
         split = _column(splits, count, "nodes_values", np.float64)
         return planted(
-            Ensemble(np.sort(roots), mode, feature, split, missing, below),
+            Ensemble(known.trees.firsts(trees), mode, feature, split, missing, below),
             Weights(known.places(weights.trees, weights.nodes), weights.targets, weights.values),
+            as_listed,
         )
 
 
@@ -151,8 +164,8 @@ def _leaves(
     count = len(trees)
     if not count == len(nodes) == len(targets) == len(values):
         raise CompileError(f"the attributes {kind}_* have different numbers of entries")
-    tree, node, target = (np.fromiter(v, np.int64, count) for v in (trees, nodes, targets))
-    return _Leaves(tree, node, target, np.fromiter(values, np.float64, count))
+    tree, node, target = (_array(v, np.int64) for v in (trees, nodes, targets))
+    return _Leaves(tree, node, target, _array(values, np.float64))
 
 
 def _numbers(values: Sequence[float], tensor: Array | None) -> Sequence[float]:
@@ -170,7 +183,7 @@ def tree_ensemble_regressor(
     x = features(b, x)
     values = _numbers(target_weights, target_weights_as_tensor)
     leaves = _leaves(target_treeids, target_nodeids, target_ids, values, "target")
-    forest = _Nodes(**nodes).forest(leaves)
+    forest = _Nodes(**nodes).forest(leaves, b.layers)
     scores = grown(b, x, forest, n_targets, aggregate_function)
     based = _based(b, scores, _numbers(base_values, base_values_as_tensor), x.dtype)
     return output(b, transformed(b, based, post_transform))
@@ -192,11 +205,11 @@ def tree_ensemble_classifier(
     values = _numbers(class_weights, class_weights_as_tensor)
     base = _numbers(base_values, base_values_as_tensor)
     classes = max(len(classlabels_int64s), len(classlabels_strings), 1)
-    one = len(set(class_ids)) == 1 and classes <= 2
+    one = classes <= 2 and len(set(class_ids)) == 1
     leaves = _leaves(
         class_treeids, class_nodeids, [0] * len(class_ids) if one else class_ids, values, "class"
     )
-    forest = _Nodes(**nodes).forest(leaves)
+    forest = _Nodes(**nodes).forest(leaves, b.layers)
     based = _based(b, grown(b, x, forest, 1 if one else classes, "SUM"), base[-1:] if one else base, x.dtype)
     if one:
         plain = post_transform in ("NONE", "PROBIT")
