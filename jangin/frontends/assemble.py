@@ -51,7 +51,9 @@ def model_graph(
     for key in symbols.bindings:
         if key not in input_values and key not in symbols.names:
             names = ", ".join((*input_values, *symbols.names))
-            raise CompileError(f"shapes names '{key}'; the model's inputs and symbols are: {names}")
+            raise CompileError(
+                f"shapes has '{key}', which is none of the model's inputs and symbols: {names}"
+            )
     return replace(
         whole,
         values={**whole.values, **input_values},

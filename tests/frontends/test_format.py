@@ -158,7 +158,7 @@ def test_loops(times: int) -> None:
 def test_sizes_are_bound_and_named_as_in_any_model() -> None:
     exe = jangin.compile(encoded(*MODEL), threads=1, shapes={"batch": 2}, formats=[Layers()], cache=False)
     assert exe(np.zeros((2, 4), np.float32)).shape == (2, 3)
-    with pytest.raises(CompileError, match=r"shapes names 'seq'; .* inputs and symbols are: x, batch"):
+    with pytest.raises(CompileError, match=r"shapes has 'seq', .* inputs and symbols: x, batch"):
         jangin.compile(encoded(*MODEL), shapes={"seq": 2}, formats=[Layers()], cache=False)
 
 

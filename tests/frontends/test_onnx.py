@@ -102,7 +102,7 @@ def test_an_input_without_a_shape_takes_the_users() -> None:
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [
-        ({"nothing": 1}, "inputs and symbols are: x, batch"),
+        ({"nothing": 1}, "inputs and symbols: x, batch"),
         ({"x": (1, 4)}, "fixed dimension 3; shapes asks for 4"),
         ({"x": (1,)}, "rank 2"),
         ({"batch": -1}, "size -1"),

@@ -244,7 +244,7 @@ def test_the_models_own_names(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is 5, but may be 0 to 4") as error:
         exe(numbers(5, 3))
     assert name in str(error.value)
-    with pytest.raises(jangin.CompileError, match="shapes names 'other'") as refused:
+    with pytest.raises(jangin.CompileError, match="shapes has 'other'") as refused:
         jangin.compile(m, cache=False, shapes={"other": 3})
     assert str(refused.value).endswith(f": x, {name}")
     wrong = model([node("Conv", ["x", "w"], ["y"])], [info("x", [1, name, 3])], ["y"], {"w": numbers(2, 3)})
