@@ -193,7 +193,7 @@ FAULTS: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     ),
     "type": ({"inputs": np.zeros((64, 3, 8, 8), np.complex64)}, (), "inputs of complex64"),
     "names": ({"inputs": None}, (), "must have 'inputs' and 'labels'"),
-    "number": ({"labels": np.zeros(9, np.int64)}, (), "64 'inputs' and 9 'labels'"),
+    "number": ({"labels": np.zeros(9, np.int64)}, (), "64 entries of 'inputs' and 9 of 'labels'"),
     "batch": ({}, ("--batch", "100"), "too few for a batch of 100"),
     "optimizer": ({}, ("--optimizer", "adam:rate=1"), "adam has no 'rate'; it has lr, betas"),
     "no optimizer": ({}, ("--optimizer", "adams"), "'adams' is no optimizer"),
