@@ -52,7 +52,7 @@ IMAGES = {
 MODELS = (*VISION, *LANGUAGE, *IMAGES)
 HELD = {"MALLOC_MMAP_THRESHOLD_": str(1 << 30), "MALLOC_TRIM_THRESHOLD_": str(1 << 31)}
 """glibc keeps freed memory up to so many bytes. Otherwise a process gives large tensors back to the system in
-some runs and not in others: the same step of PyTorch's then takes 12 or 23 ms, by page faults alone."""
+some runs and not in others. A step of PyTorch's then takes 12 or 23 ms, by page faults alone."""
 
 
 def module(name: str) -> tuple[Any, Any]:

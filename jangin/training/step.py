@@ -49,7 +49,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Extras:
-    """What a step keeps beside the optimizer's state.
+    """State of a step beside the optimizer's.
 
     - `average` is the share that a running mean of each parameter keeps in a step, or None.
     - `master` says whether parameters of 16 bits have copies in float32, which are updated.

@@ -1,4 +1,4 @@
-"""What a step does beside the optimizer's update: parts of a batch, running means, float32 copies of small
+"""A step has more than the optimizer's update: parts of a batch, running means, float32 copies of small
 parameters, scaled losses, and optimizers by names."""
 
 from __future__ import annotations
