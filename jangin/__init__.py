@@ -118,7 +118,8 @@ def __getattr__(name: str) -> Any:
     if name in ("blas", "onnxruntime", "optim"):
         return importlib.import_module(f"jangin.{name}")
     if name not in _HOMES:
-        raise AttributeError(f"module 'jangin' has no attribute {name!r}")
+        whole = sys.modules[__name__]  # by which Python names the nearest attribute
+        raise AttributeError(f"module 'jangin' has no attribute {name!r}", name=name, obj=whole)
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

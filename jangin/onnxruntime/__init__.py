@@ -8,6 +8,7 @@ alternative. A warning names each option that Jangin can't honour, once. `instal
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from jangin.runtime.collecting import uncollected
@@ -124,7 +125,8 @@ def __getattr__(name: str) -> Any:
         if name == module or name in names:
             home = importlib.import_module(f"jangin.onnxruntime.{module}")
             return home if name == module else getattr(home, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    whole = sys.modules[__name__]  # by which Python names the nearest attribute
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name, obj=whole)
 
 
 def __dir__() -> list[str]:

@@ -20,6 +20,9 @@ def main(arguments: list[str]) -> int:
     if not rest or (rest[0] in ("-h", "--help") and not as_module):
         print(USAGE, file=sys.stdout if rest else sys.stderr)
         return 0 if rest else 2
+    if not as_module and not os.path.exists(rest[0]):
+        print(f"python -m jangin.onnxruntime: there is no file {rest[0]}", file=sys.stderr)
+        return 2
     install()
     sys.argv = rest
     if as_module:

@@ -67,6 +67,11 @@ class Quantized:
     report: Report | None = None
     bits: int = I8.bits
 
+    def __repr__(self) -> str:
+        kinds = ", ".join(sorted({c.kind for c in self.chosen.values()})) or "none"
+        parts = f"{len(self.chosen)} parts ({kinds})"
+        return f"<Quantized {self.executable.name!r}: {parts}, drop {self.drop:.3g}>"
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model as an .onnx, .tflite or .jgn file, by the name's ending. Raises ValueError for
         another ending."""

@@ -44,7 +44,7 @@ class Called:
 
     def __repr__(self: Model) -> str:
         threads = f"{self.threads} thread{'s' * (self.threads != 1)}"
-        weights = f"{weight_bytes(self.artifact) / 1e6:.2f} MB of weights"
+        weights = f"{_amount(weight_bytes(self.artifact))} of weights"
         return (
             f"<{type(self).__name__} {self.name!r}: {_listed(self.inputs)} -> {_listed(self.outputs)}; "
             f"{', '.join(targets(self.artifact)) or 'any target'}; {threads}; {weights}, {_working(self)}>"
@@ -54,7 +54,14 @@ class Called:
 def _working(model: Model) -> str:
     """Return the text about a run's working memory in a `repr`."""
     size = getattr(model, "working", None)
-    return "a run's memory as its sizes need" if size is None else f"{size / 1e6:.2f} MB for a run"
+    return "a run's memory as its sizes need" if size is None else f"{_amount(size)} for a run"
+
+
+def _amount(size: int) -> str:
+    """Return the text for a number of bytes. Small models don't have 0.00 MB of weights."""
+    if size < 1000:
+        return f"{size} bytes"
+    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} KB"
 
 
 def _listed(specs: Sequence[TensorSpec]) -> str:
@@ -87,5 +94,5 @@ def joined(specs: Sequence[TensorSpec], given: Sequence[Any], named: Mapping[str
 def _near(name: str, names: Sequence[str]) -> str:
     from difflib import get_close_matches
 
-    near = get_close_matches(name, names, 1)
-    return f" (did you mean {near[0]!r}?)" if near else ""
+    close = get_close_matches(name, names, 1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -51,6 +51,9 @@ def test_a_script_runs_with_it(tmp_path: Path) -> None:
     done = run(MODULE, str(script), "a", "-b")
     assert done.stdout == f"{SAID}\narguments ['a', '-b'] __main__\n", done.stderr
     assert run(MODULE).returncode == 2
+    missing = run(MODULE, "no.py")
+    assert missing.stderr == "python -m jangin.onnxruntime: there is no file no.py\n"
+    assert missing.returncode == 2
     done = run(f"import os; os.chdir({str(tmp_path)!r}); {MODULE}", "-m", "program", "c")
     assert done.stdout == f"{SAID}\narguments ['c'] __main__\n", done.stderr
 

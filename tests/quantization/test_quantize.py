@@ -45,6 +45,7 @@ def test_int8() -> None:
     model, data = convolutions(), pictures()
     found = jangin.quantize(model, data, method="minmax", threads=1)
     assert Counter(c.kind for c in found.chosen.values()) == {"int8": 5}
+    assert ": 5 parts (int8), drop " in repr(found) and len(repr(found)) < 100
     proto = onnx.load_from_string(found.model)
     onnx.checker.check_model(proto, full_check=True)
     kinds = Counter(n.op_type for n in proto.graph.node)

@@ -6,6 +6,7 @@ import copy
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import jangin
+import jangin.onnxruntime
 from jangin.frontends.table import formats
 from jangin.runtime.compiled import targets
 from jangin.runtime.stateful import StatefulExecutable
@@ -108,7 +110,7 @@ def test_a_repr_says_what_a_model_takes_gives_and_needs(made: Callable[[], Any])
     assert said.startswith(f"<{type(exe).__name__} 'difference': first.in float32[")
     assert " -> z float32[" in said
     assert f"; {', '.join(targets(exe.artifact))}; {exe.threads} thread" in said
-    assert "MB of weights" in said
+    assert " of weights" in said
 
 
 @pytest.mark.parametrize("made", KINDS)
@@ -120,8 +122,8 @@ def test_a_repr_of_what_build_returns_has_no_code_and_no_weights(made: Callable[
 
 
 def test_a_repr_says_the_memory_of_a_run() -> None:
-    assert "; 1 thread; 0.00 MB of weights, 0.00 MB for a run>" in repr(single())
-    assert "; 2 threads; 0.00 MB of weights, a run's memory as its sizes need>" in repr(open_sizes())
+    assert "; 1 thread; 0 bytes of weights, 0 bytes for a run>" in repr(single())
+    assert "; 2 threads; 0 bytes of weights, a run's memory as its sizes need>" in repr(open_sizes())
 
 
 def test_a_missing_file_is_file_not_found(tmp_path: Path) -> None:
@@ -152,3 +154,11 @@ def test_the_module_lists_its_public_names() -> None:
         assert getattr(jangin, name) is not None
     assert {type(f).__name__ for f in formats()} <= set(jangin.__all__)
     assert not [n for n in dir(jangin) if n.startswith("_") and not n.startswith("__")]
+
+
+@pytest.mark.parametrize("module, name", [(jangin, "complie"), (jangin.onnxruntime, "InferenceSesion")])
+def test_python_names_the_nearest_of_our_names(module: ModuleType, name: str) -> None:
+    """Python looks for it in the object that the error gives."""
+    with pytest.raises(AttributeError) as refused:
+        getattr(module, name)
+    assert (refused.value.name, refused.value.obj) == (name, module)
