@@ -7,6 +7,9 @@ those of Skylake, if the processor runs them: the column `OpenBLAS, told`.
     python benchmarks/blas.py --threads 1 2 --write
     python benchmarks/blas.py --threads 1 --only gemm --seconds 0.5
     python benchmarks/blas.py --threads 1 2 --window 15 --progress figures.json --write
+    python benchmarks/blas.py --threads 1 --peer MKL=mkl BLIS=/usr/lib/x86_64-linux-gnu/blis-pthread
+
+A library that `--peer` names has a libblas.so.3 in the folder after `=`. Debian's SciPy calls it.
 
 A figure is the median time of a call, in GFLOP/s for level 3 and in GB/s for the other levels. Those are also
 shares of the speed of memory, which three loops of NumPy measure. `--write` adds the figures to
@@ -25,16 +28,15 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.linalg.blas as peer
 from sections import FOLDER, Section, Table
-from threadpoolctl import threadpool_info, threadpool_limits
 
 from jangin import blas
 from jangin.runtime.system.processor import processor_name
@@ -48,11 +50,16 @@ COLUMNS = (
     "OpenBLAS",
     "OpenBLAS, told",
     "PyTorch",
+    "MKL",
+    "BLIS",
     "share of the best",
     "share of the memory's speed",
 )
-SQUARE = (64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
-THIN = ((8, 1024, 1024), (1024, 8, 1024), (1024, 1024, 8), (16, 4096, 512), (4096, 16, 512), (32, 32, 4096))
+SQUARE = (8, 16, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 4096)
+THIN = (
+    *((8, 1024, 1024), (1024, 8, 1024), (1024, 1024, 8), (16, 4096, 512), (4096, 16, 512), (32, 32, 4096)),
+    *((4096, 4096, 8), (8, 4096, 4096), (2048, 32, 2048), (128, 8192, 128), (2048, 2048, 1), (2048, 2048, 3)),
+)
 TRIANGLES = (64, 128, 256, 512, 1024, 2048)
 VECTORS, MATRICES = (1 << 22, 1 << 24), (2048, 6144)
 """The elements of vectors of level 1, and the orders of matrices of level 2. The first ones fit the largest
@@ -62,7 +69,11 @@ FOREIGN = 0.2
 
 TOLD = "openblas, told"
 """OpenBLAS with the kernels of Skylake."""
-PEERS = ("openblas", TOLD, "torch")
+PEERS = ("openblas", TOLD, "torch", "MKL", "BLIS")
+DEBIAN = "/usr/bin/python3"
+"""A Python whose SciPy takes the libblas.so.3 that the linker finds first."""
+MEMORY = "memory"
+"""The loops of `memory_speed`. They take turns with the libraries, because memory's speed changes."""
 TURNS = 4
 """The turns of each library in a case."""
 LONG = 0.05
@@ -133,12 +144,17 @@ def is_of_memory(name: str) -> bool:
     return of_vectors and name.split()[-1] in map(str, (VECTORS[-1], MATRICES[-1]))
 
 
+@cache
+def _parts(threads: int) -> list[list[Any]]:
+    return [[np.ones(VECTORS[-1] // threads) for _ in range(3)] for _ in range(threads)]
+
+
 def memory_speed(threads: int) -> float:
     """Return the GB/s of the fastest of three loops over the vectors that no cache holds.
 
     They are a copy, a sum as in STREAM, and the search for the largest element. Each thread has its part of
     the vectors."""
-    parts = [[np.ones(VECTORS[-1] // threads) for _ in range(3)] for _ in range(threads)]
+    parts = _parts(threads)
     loops: tuple[tuple[int, Callable[..., object]], ...] = (
         (2, lambda x, y, z: np.copyto(z, x)),
         (3, lambda x, y, z: np.add(x, y, out=z)),
@@ -148,7 +164,7 @@ def memory_speed(threads: int) -> float:
     with ThreadPoolExecutor(threads) as pool:
         for vectors, loop in loops:
             best = float("inf")
-            for _ in range(5):
+            for _ in range(2):
                 start = time.perf_counter()
                 for job in [pool.submit(loop, *part) for part in parts]:
                     job.result()
@@ -185,9 +201,15 @@ def worker(library: str, threads: int) -> None:
 
         torch.set_num_threads(threads)
     known: tuple[str, str] | None = None
-    with threadpool_limits(threads):
+    if sys.executable != DEBIAN:
+        from threadpoolctl import threadpool_limits
+    with threadpool_limits(threads) if sys.executable != DEBIAN else contextlib.nullcontext():
         for asked in map(json.loads, sys.stdin):
             letter, name = asked["letter"], asked["case"]
+            if library == MEMORY:
+                case = next(c for c in cases(letter) if c[0] == name)
+                print(json.dumps([case[1] / memory_speed(threads) / 1e9]), flush=True)
+                continue
             if known != (letter, name):
                 known, case = (letter, name), next(c for c in cases(letter) if c[0] == name)
                 call, taken = call_of(library, letter, case), [0.0]
@@ -204,9 +226,15 @@ def worker(library: str, threads: int) -> None:
 class Library:
     """A library in a process of its own."""
 
-    def __init__(self, name: str, threads: int) -> None:
-        command = [sys.executable, __file__, "--worker", name, "--threads", str(threads)]
+    def __init__(self, name: str, threads: int, folder: str = "") -> None:
+        python = DEBIAN if folder else sys.executable
+        command = [python, __file__, "--worker", name, "--threads", str(threads)]
         own = os.environ | ({"OPENBLAS_CORETYPE": "SKYLAKEX"} if name == TOLD else {})
+        if folder:
+            number = str(threads)
+            paths = os.pathsep.join((str(Path(folder).resolve()), os.environ.get("LD_LIBRARY_PATH", "")))
+            own |= {"LD_LIBRARY_PATH": paths, "OMP_NUM_THREADS": number, "BLIS_NUM_THREADS": number}
+            own |= {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=own
         )
@@ -224,12 +252,14 @@ class Library:
 
 
 @contextlib.contextmanager
-def started(threads: int) -> Iterator[dict[str, Library]]:
-    """Yield the libraries that are here, each in its process."""
-    names = ["jangin", "openblas"]
+def started(threads: int, peers: Mapping[str, str], without: Collection[str]) -> Iterator[dict[str, Library]]:
+    """Yield the libraries that are here, each in its process. `peers` has the folders of others by their
+    names. Those of `without` are left out."""
+    names = ["jangin", MEMORY, "openblas"]
     names += [TOLD] * (resolve().processor.lanes(4) >= 16)
     names += ["torch"] * (importlib.util.find_spec("torch") is not None)
-    libraries = {name: Library(name, threads) for name in names}
+    libraries = {name: Library(name, threads) for name in names if name not in without}
+    libraries |= {name: Library(name, threads, folder) for name, folder in peers.items()}
     try:
         yield libraries
     finally:
@@ -269,17 +299,15 @@ def share(row: Mapping[str, float]) -> float:
 def timed(
     libraries: Mapping[str, Library], letter: str, case: Case, threads: int, seconds: float, turns: int
 ) -> dict[str, float] | None:
-    """Return the figures of a case, and the speed of memory beside one that it bounds. Return None if other
+    """Return the figures of a case, and the speed of memory if that bounds it. Return None if other
     processes took a part of the cores meanwhile."""
     name, work, _ = case
-    used = {n: each for n, each in libraries.items() if n != "torch" or name.startswith("gemm")}
+    is_used = {"torch": name.startswith("gemm"), MEMORY: is_of_memory(letter + name)}
+    used = {n: each for n, each in libraries.items() if is_used.get(n, True)}
     medians, is_crowded = measured(used, letter, name, seconds, turns)
     if is_crowded:
         return None
-    row = {library: round(work / t / 1e9, 2) for library, t in medians.items()}
-    if is_of_memory(letter + name):
-        row["memory"] = round(memory_speed(threads), 2)
-    return row
+    return {library: round(work / t / 1e9, 2) for library, t in medians.items()}
 
 
 def main() -> None:
@@ -293,6 +321,8 @@ def main() -> None:
     parser.add_argument(
         "--progress", type=Path, help="a file with the figures so far, which aren't measured again"
     )
+    parser.add_argument("--peer", nargs="+", default=[], help="other libraries, as NAME=FOLDER")
+    parser.add_argument("--without", nargs="+", default=[], help="libraries that are left out")
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -300,10 +330,11 @@ def main() -> None:
         worker(asked.worker, *asked.threads)
         return
     end = time.perf_counter() + asked.window
+    peers = dict(peer.split("=", 1) for peer in asked.peer)
     known = asked.progress is not None and asked.progress.is_file()
     rows: dict[str, dict[str, float]] = json.loads(asked.progress.read_text()) if known else {}
     for threads in asked.threads:
-        with started(threads) as libraries:
+        with started(threads, peers, asked.without) as libraries:
             for letter, case in [(t, case) for t in asked.types for case in cases(t)]:
                 key = f"{letter}{case[0]}, {threads}"
                 if key in rows or not case[0].startswith(tuple(asked.only)):
@@ -325,6 +356,8 @@ def main() -> None:
 
 def store(rows: Mapping[str, Mapping[str, float]]) -> None:
     """Write the figures of calls and threads to results/blas.json, where other figures stay."""
+    from threadpoolctl import threadpool_info
+
     path = FOLDER / "blas.json"
     parts = Section.load(path).parts if path.is_file() else ()
     tables = (part for part in parts if isinstance(part, Table))

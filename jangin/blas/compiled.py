@@ -136,7 +136,8 @@ def _first(threads: int) -> Executable:
 def _artifact(routine: Routine, letter: str, letters: tuple[str, ...], threads: int) -> Artifact:
     """Return a compiled kernel, from the cache's folder if it is there."""
     options, entries = Options(threads=threads), Cache()
-    name = key([source_digest(), options.key(), "blas", f"{letter}{routine.name}", *letters])
+    words = [source_digest(), options.key(), "blas", f"{letter}{routine.name}", *letters]
+    name = key([*words, str(threads)])  # a kernel shares its tasks by the number of threads
     kept = entries.load(name, lambda path: checked(read_artifact(path)))
     if isinstance(kept, Artifact):
         return kept

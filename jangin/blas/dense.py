@@ -127,10 +127,13 @@ class Product:
         tile, task, down = self.tile, Var("task"), self.down
         across = ceil(self.n, tile.columns)
         tasks_down = ceil(down, PANELS)
-        most = const(ACROSS if self.k.threads > 1 else ALONE_ACROSS)
-        wide = select(tasks_down < FEW_TASKS, const(FEW_ACROSS), most)
+        is_shared = self.k.threads > 1
+        most = const(ACROSS if is_shared else ALONE_ACROSS)
+        pieces = ceil(const(FEW_TASKS), maximum(tasks_down, const(1))) * self.k.threads
+        few = minimum(maximum(ceil(across, pieces), const(FEW_ACROSS)), most)
+        wide = select(tasks_down < FEW_TASKS, few, most) if is_shared else most
         tasks_across = ceil(across, wide)
-        if self.k.threads > 1:
+        if is_shared:
             tasks_across = maximum(tasks_across, ceil(self._parts(across), maximum(tasks_down, const(1))))
         own_down, own_across = Var("own_down"), Var("own_across")
         row, column = Var("row"), Var("column")
@@ -304,7 +307,9 @@ class _Sums:
         """Return the statements: sums of 0, the loop over the terms, and the result's update."""
         term, zero = Var("term"), const(0, self.of.dtype)
         cleared = self._each(Store(self.sums, self.cell, zero))
-        ahead = For(self.c, const(self.tile.columns), Prefetch(self.of.out, (self.column, self.i)), "unroll")
+        line = Prefetch(self.of.out, (self.column, self.i + self.v * self.tile.lanes))
+        lines = For(self.v, const(self.vectors), line, "unroll")
+        ahead = For(self.c, const(self.tile.columns), lines, "unroll")
         count = minimum(self.stop - self.start, const(TERMS))
         loop = For(term, count, self._each(self._added(self.start + term)))
         return Alloc(self.sums, block(cleared, ahead, loop, self._written()))

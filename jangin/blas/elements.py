@@ -101,15 +101,20 @@ class Elements:
 
     def any(self, row: Expr, term: Expr) -> Expr:
         """Return an element, which may be of the other triangle."""
-        inside = row >= term if self.lower else row <= term
         if self.kind == "symmetric":
             stored = (Load(self.buffer, self.place(row, term, turned)) for turned in (False, True))
-            return select(inside, *stored)
-        if self.kind == "triangular":
-            zero, one = (const(n, self.buffer.dtype) for n in (0, 1))
-            element = select(inside, self.at(row, term), zero)
-            return select(eq(row, term), one, element) if self.unit else element
-        return self.at(row, term)
+            return select(self._is_inside(row, term), *stored)
+        element = self.at(row, term)
+        return self._in_triangle(row, term, element) if self.kind == "triangular" else element
+
+    def _is_inside(self, row: Expr, term: Expr) -> Expr:
+        return row >= term if self.lower else row <= term
+
+    def _in_triangle(self, row: Expr, term: Expr, element: Expr) -> Expr:
+        """Return an element of a triangular operand: a stored one, 0 outside, or 1 on a unit diagonal."""
+        zero, one = (const(n, self.buffer.dtype) for n in (0, 1))
+        element = select(self._is_inside(row, term), element, zero)
+        return select(eq(row, term), one, element) if self.unit else element
 
     def terms(self, first: Expr, count: int, depth: Expr) -> tuple[Expr, Expr]:
         """Return the first term and the end of the terms that `count` rows have, from row `first` on."""
@@ -137,11 +142,15 @@ class Elements:
         return minimum(row, self.rows - 1)
 
     def _square(self, panel: Panel, place: Place, first: Expr, start: Expr) -> Stmt:
-        """Return a copy of a few terms. If the diagonal crosses them, it is made of squares, of which one or
-        two are copied element by element."""
+        """Return a copy of a few terms. If the diagonal crosses them in a symmetric operand, it is made of
+        squares, of which one or two are copied element by element."""
         if self.kind == "whole":
             return self._straight(self.turned, panel, place, first, start)
         part, size = Var("bp"), panel.square
+        if self.kind == "triangular":
+            is_whole = start + size <= first if self.lower else start >= first + panel.rows
+            whole = self._straight(self.turned, panel, place, first, start)
+            return If(is_whole, whole, self._straight(self.turned, panel, place, first, start, True))
         row = part * size
 
         def within(own: Expr, term: Expr) -> tuple[Expr, ...]:
@@ -154,34 +163,29 @@ class Elements:
     def _beside(
         self, panel: Panel, place: Place, first: Expr, start: Expr, crossing: Stmt | None = None
     ) -> Stmt:
-        """Return a copy of a few terms by vectors if they lie on one side of the diagonal, else `crossing`.
-        By default that goes element by element. The elements of the other triangle are 0 in a triangular
-        operand."""
+        """Return a copy of a few terms of a symmetric operand by vectors if they lie on one side of the
+        diagonal, else `crossing`. By default that goes element by element."""
         turn, row, size = Var("bt"), Var("bi"), panel.square
         before, behind = start + size <= first, start >= first + panel.rows
-
-        def by_element(value: Expr) -> Stmt:
-            store = Store(panel.buffer, place(row, start + turn), value)
-            return For(turn, const(size), For(row, const(panel.rows), store))
-
         if crossing is None:
-            crossing = by_element(self.any(self._within(first + row), start + turn))
-        if self.kind == "triangular":
-            straight = self._straight(self.turned, panel, place, first, start)
-            zeros = by_element(const(0, self.buffer.dtype))
-            inside, outside = (before, behind) if self.lower else (behind, before)
-            return If(inside, straight, If(outside, zeros, crossing))
+            element = self.any(self._within(first + row), start + turn)
+            store = Store(panel.buffer, place(row, start + turn), element)
+            crossing = For(turn, const(size), For(row, const(panel.rows), store))
         as_stored, across = (
             self._straight(turned, panel, place, first, start) for turned in (not self.lower, self.lower)
         )
         return If(before, as_stored, If(behind, across, crossing))
 
-    def _straight(self, turned: bool, panel: Panel, place: Place, first: Expr, start: Expr) -> Stmt:
+    def _straight(
+        self, turned: bool, panel: Panel, place: Place, first: Expr, start: Expr, is_crossed: bool = False
+    ) -> Stmt:
+        """Return a copy of a few terms by vectors. `is_crossed` is whether a triangle's diagonal may cross
+        them."""
         if turned:
-            return block(*self._transposed(panel, place, first, start))
+            return block(*self._transposed(panel, place, first, start, is_crossed))
 
         def lines(begin: int, rows: int, is_last: bool = False) -> Stmt:
-            return self._lines(panel, place, first, start, begin, rows, is_last)
+            return self._lines(panel, place, first, start, begin, rows, is_last, is_crossed)
 
         lanes, parts = panel.lanes, []
         for begin in range(0, panel.rows, lanes):
@@ -191,21 +195,32 @@ class Elements:
         return If(first + panel.rows <= self.rows, lines(0, panel.rows), block(*parts))
 
     def _lines(
-        self, panel: Panel, place: Place, first: Expr, start: Expr, begin: int, rows: int, is_last: bool
+        self,
+        panel: Panel,
+        place: Place,
+        first: Expr,
+        start: Expr,
+        begin: int,
+        rows: int,
+        is_last: bool,
+        is_crossed: bool,
     ) -> Stmt:
         """Return a copy of some rows of a panel from row `begin` on, for a few terms. Rows that are the last
         ones of the operand are copied by masks."""
         lane, copies = Var("cl"), []
         row = begin + lane
         for t in range(panel.square):
-            copy: Stmt = Store(
-                panel.buffer, place(row, start + t), Load(self.buffer, (start + t, first + row))
-            )
+            element: Expr = Load(self.buffer, (start + t, first + row))
+            if is_crossed:
+                element = self._in_triangle(first + row, start + t, element)
+            copy: Stmt = Store(panel.buffer, place(row, start + t), element)
             copy = If(first + row < self.rows, copy) if is_last else copy
             copies.append(For(lane, const(rows), copy, "vector"))
         return block(*copies)
 
-    def _transposed(self, panel: Panel, place: Place, first: Expr, start: Expr) -> Iterator[Stmt]:
+    def _transposed(
+        self, panel: Panel, place: Place, first: Expr, start: Expr, is_crossed: bool
+    ) -> Iterator[Stmt]:
         """Yield copies of squares of elements, which are transposed in registers."""
         lane, size = Var("cl"), panel.square
         square = Buffer("square", self.buffer.dtype, (const(size), const(size)), "register")
@@ -216,8 +231,10 @@ class Elements:
                 )
                 for r in range(size)
             ]
-            stores = [
-                Store(panel.buffer, place(row + lane, start + t), Load(square, (lane, const(t))))
-                for t in range(size)
-            ]
+            stores = []
+            for t in range(size):
+                element: Expr = Load(square, (lane, const(t)))
+                if is_crossed:
+                    element = self._in_triangle(first + row + lane, start + t, element)
+                stores.append(Store(panel.buffer, place(row + lane, start + t), element))
             yield Alloc(square, block(*(For(lane, const(size), s, "vector") for s in (*loads, *stores))))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from repeatable import RNG
 
-from jangin.blas import dense, matvec
+from jangin.blas import compiled, dense, matvec
 from jangin.blas.kernel import Kernel
 from jangin.blas.table import routine_of
 from jangin.ir.core import LoopNest
@@ -61,3 +61,22 @@ def test_tasks_of_gemm(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
         m, n = (int(size) for size in RNG.integers(1, 60, 2))
         counts = np.sum(writers("gemm", letter, threads, m, n), axis=0, dtype=int)
         assert (counts[:, :m] == 1).all() and not counts[:, m:].any(), (threads, m, n)
+
+
+def test_each_number_of_threads_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kernel from the cache has the tasks of the number that it was made for."""
+    names = []
+
+    class Asked(Exception):
+        """The cache was asked for a kernel."""
+
+    class Entries:
+        def load(self, name: str, read: object) -> None:
+            names.append(name)
+            raise Asked
+
+    monkeypatch.setattr(compiled, "Cache", Entries)
+    for threads in (1, 2, 3, 2):
+        with pytest.raises(Asked):
+            compiled._artifact(routine_of("gemv", "s"), "s", ("N",), threads)
+    assert len({*names}) == 3 and names[1] == names[3]
