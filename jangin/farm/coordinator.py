@@ -38,8 +38,8 @@ HOT = 5
 """A device is left out when it is throttled in this many jobs in a row, because its rests don't cool it
 enough."""
 REST = 1.0
-"""Seconds for which a throttled device rests at first. Each further rest takes twice as long, so that a
-device that cools quickly loses little time."""
+"""Seconds for which a device rests that is throttled twice in a row. Once may be chance. Each further rest
+takes twice as long, so that a device that cools quickly loses little time."""
 NEWS = 20.0
 """The longest time, in seconds, for which the coordinator waits until a job ends. Then it looks for hung
 devices."""
@@ -309,7 +309,8 @@ class Coordinator:
             device.hot = 0
             return False
         device.hot += 1
-        device.rests_until = self.transport.now() + REST * 2 ** (device.hot - 1)
+        if device.hot > 1:
+            device.rests_until = self.transport.now() + REST * 2 ** (device.hot - 2)
         self.say(f"{device.name} runs at {usual / max(loops):.0%} of its usual speed: its race doesn't count")
         if device.hot >= HOT:
             self._leave_out(device, f"it was throttled {HOT} times in a row")

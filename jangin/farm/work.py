@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -34,11 +35,17 @@ Measured = tuple[list[float | None], float, list[str]]
 CONTEXT = b"Jangin measurement, signature 1\0"
 """Bytes that are signed before an answer, so that a signature made for another purpose isn't valid for it."""
 LOOP = 50_000
-"""The iterations of the calibration loop beside each race. They take about 2 ms, much longer than the clock's
-steps and much less than a race."""
-LOOPS = 16
-"""The number of times that the loop is run, about 30 ms in all. The quickest run counts, so that other work
-isn't taken for heat."""
+"""The iterations of the calibration loop. They take 0.4 to 2 ms, much longer than the clock's steps and much
+less than a race."""
+LOOPS = 8
+"""The least number of times that the loop is run beside a race. The quickest run counts, because other work
+slows single runs."""
+DISTURBED = 0.1
+"""The loop is repeated for up to so many seconds while it takes longer than usual. Other work seldom keeps a
+core for so long, but heat does."""
+USUAL = 1.1
+"""A loop takes as long as usual up to this factor of the median in the process. The coordinator allows 1.2
+(`THROTTLED`), so that a loop within this factor is never taken for heat."""
 
 
 class Task(NamedTuple):
@@ -80,6 +87,8 @@ class _Prepared(NamedTuple):
     kernels: dict[str, TuningKernel]
 
 
+_LOOPS: list[float] = []
+"""The seconds of this process's calibration loops."""
 _LOCK = threading.Lock()
 renew_lock(globals(), "_LOCK", threading.Lock)
 
@@ -205,13 +214,19 @@ def final_built(task: Task, built: bytes) -> tuple[float, float]:
 def loop_seconds() -> float:
     """Return the seconds of the calibration loop. The loop takes the same time whenever the processor has its
     full speed."""
-    best = float("inf")
-    for _ in range(LOOPS):
-        start = time.perf_counter()
-        for _ in range(LOOP):
-            pass
-        best = min(best, time.perf_counter() - start)
+    usual = USUAL * statistics.median(_LOOPS) if _LOOPS else float("inf")
+    best, end, count = float("inf"), time.perf_counter() + DISTURBED, 0
+    while count < LOOPS or (best > usual and time.perf_counter() < end):
+        best, count = min(best, _one_loop()), count + 1
+    _LOOPS.append(best)
     return best
+
+
+def _one_loop() -> float:
+    start = time.perf_counter()
+    for _ in range(LOOP):
+        pass
+    return time.perf_counter() - start
 
 
 def written(candidate: Candidate) -> str:

@@ -7,7 +7,7 @@ import random
 import pytest
 from simulated import Board, Boards, chosen, coordinator, finish, jobs, kernels, right
 
-from jangin.farm.coordinator import DEATHS, HOT, SchedulerGone
+from jangin.farm.coordinator import DEATHS, HOT, REST, Device, SchedulerGone
 from jangin.farm.jobs import Answer, Job, Votes
 
 
@@ -113,6 +113,16 @@ def test_a_throttled_device_rests_and_is_left_out_if_it_stays_so() -> None:
     assert "throttled" in made.known["board 1"].out
     assert sum("board 1 runs at" in text for text in said) == HOT
     assert not any(d.out for n, d in made.known.items() if n != "board 1")
+
+
+def test_a_device_that_was_slow_once_needs_no_rest() -> None:
+    made = coordinator(boards(0, 1), [])
+    device, now = Device("board 0", loops=[1.0]), made.transport.now()
+    rests = []
+    for loop in (1.5, 1.5, 1.5, 1.0, 1.5):
+        made._throttled(device, 1.0, loop)
+        rests.append(device.rests_until - now)
+    assert rests[1:3] == [REST, 2 * REST] and rests[0] <= 0 and device.hot == 1
 
 
 def test_a_candidate_that_kills_devices_is_given_up_alone() -> None:

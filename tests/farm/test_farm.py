@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -302,6 +302,24 @@ def test_a_new_connection_takes_all_jobs_back() -> None:
     with pytest.raises(SchedulerGone, match="started anew"):
         transport.devices()
     assert transport.devices() == ["board"]
+
+
+@pytest.mark.parametrize(
+    ("slow", "best", "counted"),
+    [(20, 1.05, 21), (10**9, 1.5, None)],
+    ids=["other work", "heat"],
+)
+def test_a_slow_calibration_loop_is_repeated(
+    monkeypatch: pytest.MonkeyPatch, slow: int, best: float, counted: int | None
+) -> None:
+    """A device that works slowly for a moment isn't hot. A hot one is slow for all repetitions."""
+    from jangin.farm import work
+
+    took = count(1)
+    monkeypatch.setattr(work, "_LOOPS", [1.0, 1.0, 3.0])
+    monkeypatch.setattr(work, "_one_loop", lambda: 1.5 if next(took) <= slow else 1.05)
+    assert work.loop_seconds() == best and work._LOOPS[-1] == best
+    assert counted is None or next(took) == counted + 1
 
 
 def test_answers_of_others_and_to_other_races_dont_count(tmp_path: Path) -> None:
