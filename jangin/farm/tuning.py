@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import statistics
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import field, replace
 from typing import Any, NamedTuple
 
@@ -28,6 +30,9 @@ from jangin.tune.tuner import BATCH, Outcome, Tuned
 
 LIMIT = 300.0
 """Seconds after which a device hangs that does one race. Compiling candidates takes most of it on a board."""
+FINALISTS = 4
+"""The most devices that compare whole models at the end, each for its part of the time. Each builds the tuned
+model first, so that more devices would gain little."""
 KEEP = 10.0
 """Seconds between two times at which findings are stored. An interruption loses at most the findings of this
 time."""
@@ -107,7 +112,7 @@ class _Ways(NamedTuple):
 
     survey: Callable[[], list[work.Found]]
     race: Callable[[str, Job], Any]
-    final: Callable[[dict[str, str]], tuple[float, float]]
+    final: Callable[[dict[str, str], Sequence[str]], tuple[float, float]]
 
 
 @dataclass
@@ -150,7 +155,8 @@ class _Tuning:
         before, timing = sum(k.before for k in kernels.values()), None
         won = {d: work.written(f.candidate) for d, f in findings.items() if f.better}
         if not stopped:
-            before, ratio = ways.final(won) if won else (before, 1.0)
+            trusted = [d.name for d in coordinator.known.values() if not d.out]
+            before, ratio = ways.final(won, trusted) if won else (before, 1.0)
             timing = Timing(before * ratio, ratio, ratio, ratio)
             if ratio > 1:
                 self.place.said.append("the whole model is slower with the winners: all stays untuned")
@@ -175,7 +181,7 @@ class _Tuning:
             return _Ways(
                 self._survey,
                 lambda device, job: submit(device, work.race, job, device),
-                lambda winners: self._ask(work.final, winners),
+                self._final,
             )
         self.place.said.append(f"candidates are built here, because {about.lacks}")
         builder = Builder(self.task, about)
@@ -188,7 +194,7 @@ class _Tuning:
             )
 
         return _Ways(
-            lambda: builder.survey(self._ask_built), race, lambda won: builder.final(self._ask_built, won)
+            lambda: builder.survey(self._ask_built), race, lambda won, _: builder.final(self._ask_built, won)
         )
 
     def _survey(self) -> list[work.Found]:
@@ -197,6 +203,20 @@ class _Tuning:
         kernels: list[work.Found] = self._ask(work.survey)
         del preparing  # until here: a future that nobody holds isn't computed
         return kernels
+
+    def _final(self, winners: dict[str, str], trusted: Sequence[str]) -> tuple[float, float]:
+        """Let some `trusted` devices compare the model with the winners and without them, each for its part
+        of the time. Return the median seconds of an untuned run, and the tuned one's median share."""
+        there = [d for d in trusted if d in self.cluster.workers()][:FINALISTS]
+        comparing = [self.cluster.submit(d, work.final, winners, 1 / len(there)) for d in there]
+        answers = []
+        for future in comparing:
+            with suppress(Exception):  # a device that dies leaves the comparison to others
+                answers.append(future.result(LIMIT))
+        if not answers:
+            answers = [self._ask(work.final, winners, 1.0)]
+        before, ratio = (statistics.median(figures) for figures in zip(*answers, strict=True))
+        return before, ratio
 
     def _answer(self, told: tuple[bytes, bytes], job: Job) -> Answer:
         return self.trust.answer(told[0], told[1], job, self.task.digest)

@@ -190,15 +190,17 @@ def profile_built(task: Task, built: bytes) -> list[LaunchTime]:
         return profiled(Executable(artifact, threads), sizes)
 
 
-def final(task: Task, winners: dict[str, str]) -> tuple[float, float]:
+def final(task: Task, winners: dict[str, str], share: float) -> tuple[float, float]:
     """Run the model with the winners and without them, side by side. Return the seconds of an untuned run,
-    and the tuned one's share."""
+    and the tuned one's part of them. The comparison takes a `share` of its usual time, because other devices
+    compare too."""
     with _LOCK:
         prepared = _prepared(task)
         options: Options = prepared.model.options
         choices = {**options.choices, **{k: read(c) for k, c in winners.items()}}
         tuned = prepared.model.executable(options.but(choices=choices))
-        before, after = prepared.model.compare(prepared.untuned, tuned)
+        feeds = random_feeds(prepared.untuned, prepared.model.sizes)
+        before, after = side_by_side(prepared.untuned, tuned, feeds, share)
     return before.least, after.ratio
 
 

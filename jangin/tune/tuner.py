@@ -427,11 +427,13 @@ class TuningModel:
         return side_by_side(untuned, tuned, feeds)
 
 
-def side_by_side(untuned: Executable, tuned: Executable, feeds: Mapping[str, Array]) -> tuple[Timing, Timing]:
-    """Run two models alternately, and return the timings of both."""
+def side_by_side(
+    untuned: Executable, tuned: Executable, feeds: Mapping[str, Array], share: float = 1.0
+) -> tuple[Timing, Timing]:
+    """Run two models alternately for a share of FINAL_SECONDS, and return the timings of both."""
     rounds: list[list[float]] = []
     start = time.perf_counter()
-    while len(rounds) < FINAL_ROUNDS or time.perf_counter() - start < FINAL_SECONDS:
+    while len(rounds) < FINAL_ROUNDS or time.perf_counter() - start < share * FINAL_SECONDS:
         rounds.append([_seconds(exe, feeds) for exe in (untuned, tuned)])
     before, after = timings(rounds)
     return before, after

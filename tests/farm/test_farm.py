@@ -391,3 +391,23 @@ def test_an_address_that_no_scheduler_has_is_told_at_once(address: str, why: str
         tuning.tune_on(address, model(), Options(), 1, 1.0, None, None, lambda *_: None)
     gc.collect()
     assert time.monotonic() - began < 5
+
+
+def test_trusted_devices_share_the_final_comparison() -> None:
+    """A device that was left out compares nothing, and one that dies leaves the comparison to others."""
+    asked = []
+
+    def submit(device: str, function: Any, winners: Any, share: float) -> Any:
+        asked.append((device, share))
+
+        def result(_: float) -> tuple[float, float]:
+            if device == "b":
+                raise ConnectionError
+            return (2.0, 0.5) if device == "a" else (4.0, 0.7)
+
+        return SimpleNamespace(result=result)
+
+    cluster = SimpleNamespace(submit=submit, workers=lambda: dict.fromkeys("abcd"))
+    tuned = SimpleNamespace(cluster=cluster)
+    assert tuning._Tuning._final(tuned, {"k": "won"}, ["a", "b", "c", "gone"]) == (3.0, 0.6)  # type: ignore[arg-type]
+    assert asked == [(d, 1 / 3) for d in "abc"]
