@@ -91,7 +91,7 @@ def test_running_means_of_parameters(tmp_path: Path) -> None:
     same(ours.averaged(), means)
     model = net()
     model.load_state_dict({n: torch.from_numpy(a) for n, a in means.items()})
-    wanted = float(F.cross_entropy(model(batch(0)[0]), batch(0)[1]))
+    wanted = float(F.cross_entropy(model(batch(0)[0]), batch(0)[1]).detach())
     assert ours.evaluate(batch(0), averaged=True) == pytest.approx(wanted, rel=1e-11)
     assert abs(ours.evaluate(batch(0)) - wanted) > 1e-3
     ours.save(tmp_path / "state.npz")
