@@ -151,7 +151,8 @@ class StepBuilder:
         """Divide the gradients by their scale, as float32 if they are smaller floats."""
         b, scale = self.b, self.extras.scale
         if scale is not None:
-            by = b.map(lambda s: 1.0 / s, self.scaling.get(SCALE) or b.scalar(float(scale), F32))
+            whole = self.scaling[SCALE] if isinstance(scale, str) else b.scalar(scale, F32)
+            by = b.map(lambda s: 1.0 / s, whole)
             self.gradients = {
                 n: b.map(lambda v, s: v * cast(v.dtype, s), widen(b, g), by)
                 for n, g in self.gradients.items()
