@@ -361,16 +361,18 @@ def store(rows: Mapping[str, Mapping[str, float]]) -> None:
     path = FOLDER / "blas.json"
     parts = Section.load(path).parts if path.is_file() else ()
     tables = (part for part in parts if isinstance(part, Table))
-    lines = {tuple(row[:2]): (*row[2:], *[""] * (len(COLUMNS) - len(row))) for t in tables for row in t.rows}
+    known = [dict(zip(table.columns, row, strict=True)) for table in tables for row in table.rows]
+    lines = {(k["call"], k["threads"]): [k.get(name, "") for name in COLUMNS[2:]] for k in known}
     for key, row in rows.items():
         shown = [f"{row[name]:.2f}" if name in row else "" for name in ("jangin", *PEERS)]
         of_memory = f"{row['jangin'] / row['memory']:.2f}" if "memory" in row else ""
         name, _, threads = key.partition(", ")
-        lines[name, threads] = (*shown, f"{share(row):.2f}", of_memory)
+        lines[name, threads] = [*shown, f"{share(row):.2f}", of_memory]
     versions = ", ".join(sorted({f"{i['internal_api']} {i['version']}" for i in threadpool_info()}))
     about = (
-        f"Calls of `jangin.blas` beside SciPy's and PyTorch's on {processor_name()} ({versions}): GFLOP/s of "
-        "level 3, and GB/s of the others. Each figure is a median; the libraries took turns."
+        f"Calls of `jangin.blas` beside others on {processor_name()} ({versions}): GFLOP/s of "
+        "level 3, and GB/s of the others. Each figure is a median; the libraries took turns. "
+        "BLIS 0.9 and MKL 2026 are called by Debian's SciPy; BLIS is told to take its kernels of Skylake."
     )
     table = Table(COLUMNS, [(*key, *line) for key, line in sorted(lines.items())])
     Section("BLAS", [about, table]).save("blas")
