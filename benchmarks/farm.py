@@ -27,6 +27,8 @@ from jangin.study.quiet import quiet
 
 SIZES = (64, 96, 160, 224, 288, 352, 320, 256, 192, 128, 80)
 """The widths of ten products, each a kernel of its own."""
+ROWS = 128
+"""The rows of the products. They have 350 candidates, so that checks by the other device weigh little."""
 BOARDS = (200, 500, 2_000)
 RACE = 3.0
 """Seconds that a race takes on a device, compiling included, for the share in the simulation."""
@@ -38,7 +40,7 @@ def model() -> bytes:
         weights = rng.standard_normal((a, b)).astype(np.float32)
         constants.append(numpy_helper.from_array(weights, f"w{n}"))
         nodes.append(helper.make_node("MatMul", [f"x{n}", f"w{n}"], [f"x{n + 1}"]))
-    ends = [helper.make_tensor_value_info(f"x{n}", TensorProto.FLOAT, [32, SIZES[n]]) for n in (0, 10)]
+    ends = [helper.make_tensor_value_info(f"x{n}", TensorProto.FLOAT, [ROWS, SIZES[n]]) for n in (0, 10)]
     graph = helper.make_graph(nodes, "ten products", ends[:1], ends[1:], constants)
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     return bytes(made.SerializeToString())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import field
 
@@ -167,7 +168,8 @@ def _warning(doubt: float, net_doubt: float) -> str:
     if doubt > DOUBT:
         return f"the sensor is too coarse: the energy may be off by {doubt:.0%}, even in the longest window"
     if net_doubt > 10 * DOUBT:
-        return f"the work adds little to the power at rest: what it adds may be off by {net_doubt:.0%}"
+        off = f"{net_doubt:.0%}" if math.isfinite(net_doubt) else "any factor"
+        return f"the work adds little to the power at rest: what it adds may be off by {off}"
     return ""
 
 

@@ -40,10 +40,10 @@ less than a race."""
 LOOPS = 8
 """The least number of times that the loop is run beside a race. The quickest run counts, because other work
 slows single runs."""
-DISTURBED = 0.1
+DISTURBED = 0.05
 """The loop is repeated for up to so many seconds while it takes longer than usual. Other work seldom keeps a
 core for so long, but heat does."""
-USUAL = 1.1
+USUAL = 1.17
 """A loop takes as long as usual up to this factor of the median in the process. The coordinator allows 1.2
 (`THROTTLED`), so that a loop within this factor is never taken for heat."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from fake import REST, WORK, Machine, meter
 
 from jangin.energy import EnergyError, Gap, Rail, Sampler, Series, Wanted, joules_per_call, rest
-from jangin.energy.measure import DOUBT, HEADROOM, MOST_SECONDS
+from jangin.energy.measure import DOUBT, HEADROOM, MOST_SECONDS, _warning
 from jangin.energy.series import continued
 
 COUNTER = Rail("package-0", True, 1000.0, 1e-6, 0.001)
@@ -89,6 +90,10 @@ def test_work_that_adds_little_to_rest_is_told() -> None:
 
     used = joules_per_call(machine, 0, lazy, idle)  # type: ignore[arg-type]
     assert "adds little" in used.warning and used.net_doubt > 0.2
+
+
+def test_work_that_adds_nothing_is_told_in_words() -> None:
+    assert _warning(0.01, math.inf).endswith("off by any factor")
 
 
 @pytest.mark.parametrize(
