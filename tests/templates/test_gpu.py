@@ -166,6 +166,14 @@ def test_neighbours_read_neighbouring_columns_of_few_rows(rows: int) -> None:
     assert rows <= made.params["ty"] * made.params["tm"] < rows + 4
 
 
+@pytest.mark.parametrize(("rows", "columns", "tx"), [(3025, 16, 2), (3025, 8, 1), (3025, 32, 4), (60, 16, 4)])
+def test_no_work_item_is_idle_beside_few_columns(rows: int, columns: int, tx: int) -> None:
+    """The tile that WebGPU's kernels share becomes tall if the product has rows enough."""
+    wanted = workload(matmul((rows, 64), (64, columns)), constants=["w"], target=WEBGPU)
+    params = choose(wanted, templates=TEMPLATES).params
+    assert (params["tx"], params["ty"] * params["tx"]) == (tx, 32)
+
+
 @pytest.mark.parametrize("dtype", [F16, BF16, I8])
 def test_numbers_smaller_than_words_have_no_tiles_for_few_rows(dtype: DType) -> None:
     """Neighbours that read four such numbers each take longer than a group that shares panels."""

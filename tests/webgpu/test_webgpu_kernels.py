@@ -311,3 +311,38 @@ def test_rows_of_words_are_loaded_and_stored_at_once(most: int, monkeypatch: pyt
         np.testing.assert_allclose(got[name], want[name], rtol=1e-6, err_msg=made.text())
     kinds = re.findall(r"array<([\w<>]+)>;", made.text())
     assert kinds == ["vec4<u32>", "u32", "vec4<u32>", "atomic<u32>", "u32"]
+
+
+GUARDED = """
+func k(x: f32[5, 24], s: f32[1], y: out f32[5, {0}]) {{
+  block t in 5 {{
+    thread i in 6 {{
+      vector c in 4 {{
+        if {1} {{ y[t, i * 4 + c] = x[t, i * 4 + c] * f32(2.0) }}
+      }}
+    }}
+  }}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("columns", "guard", "letter"),
+    [
+        (16, "i * 4 + c < 16", "t"), (16, "(i * 4 + c < 16) & (t < 3)", "t"), (16, "i * 4 + c < 14", "w"),
+        (16, "(i * 3 + c < 16) & (i < 4)", "w"), (16, "(i < 4) & (s[0] > f32(1.0))", "t"),
+        (18, "i * 4 + c < 18", "w"),
+    ],
+)  # fmt: skip
+def test_guards_of_whole_rows(columns: int, guard: str, letter: str) -> None:
+    """A row is stored at once if its guard holds for all four lanes or none."""
+    rng, func = np.random.default_rng(), parse_func(GUARDED.format(columns, guard))
+    given: dict[str, Array] = {
+        "x": rng.standard_normal((5, 24)).astype(np.float32), "s": np.float32([2]),
+        "y": np.ones((5, columns), np.float32),
+    }  # fmt: skip
+    want = {k: v.copy() for k, v in given.items()}
+    run_func(func, want, {})
+    made = shader(func, WEBGPU)
+    assert made.accesses["2"] == letter
+    np.testing.assert_array_equal(run(func, given, {}, ADAPTERS[0], made=made)["y"], want["y"])

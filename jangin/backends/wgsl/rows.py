@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 from jangin.backends.walk.writer import Pointer, Value
@@ -15,9 +16,10 @@ from jangin.backends.wgsl.halves import HalfWriter
 from jangin.backends.wgsl.longs import INFIX
 from jangin.backends.wgsl.writer import Place
 from jangin.ir.dtype import BOOL, F32, DType
-from jangin.ir.expr import Expr, Load, Select, Var, const
+from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const, land
 from jangin.ir.loop import For, Func, If, Let, Stmt, Store, map_children, statements
-from jangin.ir.traversal import buffers_loaded, children, free_vars
+from jangin.ir.simplify import terms
+from jangin.ir.traversal import buffers_loaded, children, conjuncts, free_vars, substitute
 
 LANES = 4
 """Lanes of a row, as many as WGSL's longest vectors have."""
@@ -213,9 +215,40 @@ def in_rows(func: Func) -> Func:
 
 def _in_rows(s: Stmt) -> Stmt:
     s = map_children(s, _in_rows)
-    if not isinstance(s, For) or s.kind != "vector" or _has_rows(s):
+    if not isinstance(s, For) or s.kind != "vector":
         return s
-    return replace(s, kind="unroll")
+    whole = _with_whole_guard(s)
+    if isinstance(whole, If):
+        return whole
+    return s if _has_rows(s) else replace(s, kind="unroll")
+
+
+def _with_whole_guard(s: For) -> Stmt:
+    """Return a row's loop inside its guard, if the guard holds for all lanes or none, and the row is then
+    accessed at once. Otherwise return the loop."""
+    body = s.body
+    if s.extent != const(LANES) or not isinstance(body, If) or body.orelse is not None:
+        return s
+    parts = [_of_first_lane(part, s.var) for part in conjuncts(body.cond)]
+    bare = replace(s, body=body.then)
+    if None in parts or not _has_rows(bare):
+        return s
+    return If(reduce(land, [part for part in parts if part is not None]), bare)
+
+
+def _of_first_lane(part: Expr, lane: Var) -> Expr | None:
+    """Return a condition for the first lane if it is the same for all lanes, else None. An index of a row's
+    begin and the index's end are multiples of a row's lanes."""
+    if buffers_loaded(part) or lane not in free_vars(part):
+        return None if buffers_loaded(part) else part
+    if not isinstance(part, Binary) or part.op != "lt" or not isinstance(part.b, Const):
+        return None
+    if not part.b.dtype.is_int or part.b.value % LANES:
+        return None
+    rest = [(c, atoms) for c, atoms in terms(part.a) if (c, atoms) != (1, (lane,))]
+    if any(c % LANES or any(lane in free_vars(atom) for atom in atoms) for c, atoms in rest):
+        return None
+    return substitute(part, {lane: const(0, lane.dtype)})
 
 
 def _has_rows(s: For) -> bool:

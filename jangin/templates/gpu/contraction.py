@@ -116,8 +116,7 @@ class Contraction(Template):
         self.packed = plain or bool(role.parts)
         right = next(e for e in children(self.stage.body) if e is not role.left) if role.parts else role.right
         self.fixed = all(constant(a.extent) for a in (*self.stage.axes, *self.stage.reduce_axes))
-        tm, tn = self.gpu.tile
-        self.common = {"ty": max(1, COMMON_ROWS // tm), "tm": tm, "tn": tn, **COMMON}
+        self.common = self._common()
         self.element, self.widening = max(role.left.dtype.bytes, right.dtype.bytes), cost.arithmetic(right)
 
     def space(self) -> Sequence[Params]:
@@ -140,6 +139,15 @@ class Contraction(Template):
         tiles = FEW if self.rows <= FEW_ROWS and in_words else ()
         own = [{"ty": ty, "tx": tx, "tm": tm, "tn": tn, "bk": 0, "ahead": 0} for ty, tx, tm, tn in tiles]
         return [self.common, *own, *choices]
+
+    def _common(self) -> Params:
+        """Return the parameters that kernels share. Products with few columns have a tall tile of as many
+        work-items, in which none is idle."""
+        tm, tn = self.gpu.tile
+        ty, tx = max(1, COMMON_ROWS // tm), COMMON["tx"]
+        while tx > 1 and self.columns <= tx // 2 * tn and self.rows > ty * tm:
+            ty, tx = 2 * ty, tx // 2
+        return {**COMMON, "ty": ty, "tx": tx, "tm": tm, "tn": tn}
 
     def _tiles(self, params: Params) -> int:
         rows, columns = params["ty"] * params["tm"], params["tx"] * params["tn"]
