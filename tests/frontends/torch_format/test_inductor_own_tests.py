@@ -53,6 +53,6 @@ def test_inductors_tests_pass() -> None:
 @pytest.mark.skipif(not FILE.is_file(), reason="PYTORCH_SOURCE names no folder of PyTorch's source")
 @pytest.mark.parametrize("how", ["looks", "rounds"])
 def test_results_of_failing_tests_are_right(how: str) -> None:
-    """The tests that fail only because they look into Inductor compare right results. Where we round
+    """The tests that fail only because they look into Inductor compare right results. If we round
     otherwise, we are as near to float64's results."""
     assert not failures(how, *FAILS[how])
