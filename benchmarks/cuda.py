@@ -21,7 +21,7 @@ lie in a folder beside the figures.
 
 The last lines say what to read, with every bar beside its figure. Networks and weights are made from a seed.
 `--small` takes sizes for a simulated device. A job says "absent" if its peer isn't there: PyTorch, JAX,
-Triton, cuBLASLt, cuDNN, TensorRT, ONNX Runtime's provider for CUDA, or NVIDIA's compute-sanitizer.
+Triton, cuBLASLt, TensorRT, ONNX Runtime's provider for CUDA, or NVIDIA's compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from apart import row_apart
 from cuda_bars import reading
 from cuda_jobs import BATCHES, parts
 from cuda_peers import Row
-from cuda_place import Place, Prepared, as_prepared, without_models
+from cuda_place import Place, Prepared, as_prepared, unpack, without_models
 from cuda_work import device
 from sections import Section, Table
 
@@ -127,6 +127,8 @@ def main() -> None:
         parser.error("--prepare needs --architecture and --carried")
     if arguments.carried:
         os.environ["JANGIN_CACHE_DIR"] = str(Path(arguments.carried).resolve())
+        if not arguments.job:
+            unpack(Path(arguments.carried))
         as_prepared(Path(arguments.carried), arguments.prepare)
     if arguments.job:
         print(json.dumps(done_here(arguments)))

@@ -46,8 +46,9 @@ SHAPES: Mapping[str, Sequence[Shape]] = {
     "gpt2": tuple((1, k, n) for k, n in ((768, 768), (768, 3072), (3072, 768), (768, 50257))),
 }  # fmt: skip
 """Rows, terms and columns of networks' products: a convolution's pixels, window and channels."""
-LIBRARIES = "cublas", "cudnn"
-"""NVIDIA's libraries that Jangin itself can call (`libraries=`)."""
+LIBRARIES = ("cublas",)
+"""NVIDIA's libraries that Jangin itself can call (`libraries=`). cuDNN is measured by PyTorch, whose
+convolutions call it."""
 
 
 def parts(small: bool) -> tuple[dict[str, Job], ...]:
@@ -104,7 +105,7 @@ def third_part(small: bool) -> dict[str, Job]:
 
 
 def fourth_part(small: bool) -> dict[str, Job]:
-    """Return comparisons with other compilers and libraries: torch.compile, XLA, Triton, cuBLASLt, cuDNN."""
+    """Return comparisons with other compilers and libraries: torch.compile, XLA, Triton, cuBLASLt."""
     jobs: dict[str, Job] = {"engines": lambda on: absent_engines()}
     for name, _ in BATCHES[:4]:
         job = partial(compilers_time, name=name, batch=1, kind="bfloat16", small=small)

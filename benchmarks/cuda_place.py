@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import lzma
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,16 @@ def compiled(model: onnx.ModelProto, on: Place, kind: str) -> Any:
 PACKAGES = "llvmlite", "numpy", "onnx"
 """Packages whose versions are a part of kernels' names in the cache."""
 VERSIONS = "versions.json"
+KERNELS, PACKED = Path("kernels", "kernels.sqlite"), "kernels.xz"
+"""The file of kernels in the cache's folder, and the compressed one that is carried."""
+
+
+def unpack(folder: Path) -> None:
+    """Make the file of kernels from the compressed one that was carried here, if there is none yet."""
+    kernels = folder / KERNELS
+    if (folder / PACKED).exists() and not kernels.exists():
+        kernels.parent.mkdir(parents=True, exist_ok=True)
+        kernels.write_bytes(lzma.decompress((folder / PACKED).read_bytes()))
 
 
 def as_prepared(folder: Path, prepares: bool) -> None:
@@ -81,8 +92,14 @@ def as_prepared(folder: Path, prepares: bool) -> None:
 
 
 def without_models(folder: Path) -> str:
-    """Remove compiled models, which have weights, from a folder of kernels. Say how much is left to carry."""
+    """Remove compiled models, which have weights, from a folder of kernels, and compress the kernels. Say how
+    much is left to carry."""
     for file in folder.rglob("*.jgn"):
         file.unlink()
+    kernels, packed = folder / KERNELS, folder / PACKED
+    if kernels.exists():
+        packed.write_bytes(lzma.compress(kernels.read_bytes()))
+        for file in kernels.parent.iterdir():
+            file.unlink()
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     return f"{folder} has {size / 2**20:.1f} MiB to carry"

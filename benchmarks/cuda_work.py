@@ -169,10 +169,9 @@ def triton_time(on: Place, name: str, kind: str, shape: tuple[int, ...]) -> Row:
 
 
 def library_time(on: Place, library: str, small: bool) -> Row:
-    """Measure a network in float32 with our kernels, and with those of a library that fit, by the device's
+    """Measure BERT in float32 with our kernels, and with those of a library that fit, by the device's
     clock. Jangin calls the library itself, so PyTorch isn't needed."""
-    images = "squeezenet" if small else "resnet50"
-    model = network("bert" if library == "cublas" else images, "float32", 1, small)
+    model = network("bert", "float32", 1, small)
     ours = compiled(model, on, "float32")
     if libraries.find(library) is None:
         return {"absent": libraries.absent(library)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import lzma
 import os
 import sqlite3
 import subprocess
@@ -167,7 +168,11 @@ def test_kernels_are_made_before_and_carried(tmp_path: Path) -> None:
     made = measured(tmp_path, "errors/windows/float32", "--prepare", *there)
     assert made.returncode == 0 and "MiB to carry" in made.stdout, made.stderr
     assert not [*tmp_path.rglob("*.jgn")] and not (tmp_path / "cuda.json").exists()
-    count = carried(tmp_path / "kernels")
+    packed = tmp_path / "kernels" / "kernels.xz"
+    assert [*(tmp_path / "kernels").rglob("kernels*.*")] == [packed]
+    (tmp_path / "plain" / "kernels").mkdir(parents=True)
+    (tmp_path / "plain" / "kernels" / "kernels.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
+    count = carried(tmp_path / "plain")
     done = measured(tmp_path, "errors/windows/float32", *there)
     assert done.returncode == 0 and "met  errors/windows/float32" in done.stdout, done.stderr
     assert carried(tmp_path / "kernels") == count > 8

@@ -220,7 +220,9 @@ class WarpProduct(Template):
             return FETCHED
         left = self.whole[0] and "left" not in self.rounded
         right = self.whole[1] and "right" not in self.rounded
-        return FETCHED if not right else STAGED if left else FETCHED if self.gathers else MIXED
+        if not right or (self.gathers and not self.whole[0]):
+            return FETCHED
+        return STAGED if left else MIXED
 
     def _shared(self, params: Params) -> int:
         """Return the bytes of a group's panels."""
