@@ -260,9 +260,8 @@ def _transformer(net: Net, x: str, text: str, batch: int, side: int, width: int,
 
 
 def unet(kind: str, batch: int = 1, side: int = 64, width: int = 320, wide: int = 768) -> onnx.ModelProto:
-    """Return blocks of Stable Diffusion's U-Net (1.5), in its sizes: one of its first stage, one of its
-    second, and the one behind them that joins both. Each has a residual block, and the first two have a
-    transformer block."""
+    """Return three blocks of Stable Diffusion's U-Net (1.5), in its sizes. The third joins the first and the
+    second. Each has a residual block, and the first two have a transformer block."""
     net = Net(kind)
     x, time = net.input("x", batch, width, side, side), net.input("time", batch, 4 * width)
     text = net.input("text", batch, WORDS, wide)
