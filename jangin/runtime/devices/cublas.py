@@ -26,7 +26,9 @@ _INT, _SIZE, _LONG, _HANDLE, _WORD = (
 FLOAT32, COMPUTE = 0, 68
 """The numbers of float32 and of its full products (`CUDA_R_32F`, `CUBLAS_COMPUTE_32F`)."""
 TRANSPOSED_A, TRANSPOSED_B, TRANSPOSED = 3, 4, 1
+"""The numbers of a product's attributes for both operands, and the value of a transposed one."""
 BATCH, STEP, MOST_WORKSPACE = 5, 6, 1
+"""The numbers of attributes of matrices, for their count and distance, and of the most memory of a way."""
 _NO_HEURISTIC = "it knows no way to make this product"
 TYPES: Mapping[str, tuple[Any, ...]] = {
     "Create": (_HANDLE,),
