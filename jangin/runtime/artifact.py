@@ -180,7 +180,7 @@ class Artifact(Saved):
             objects = tuple(code[a:b] for a, b in pairwise(ends))
         if not made_by and _WIDE in plan.target:
             raise ArtifactError(
-                f"{path}: was made by a Jangin whose code for AVX-512 may write beyond rows: compile it again"
+                f"{path} was made by a Jangin whose code for AVX-512 may write beyond rows: compile it again"
             )
         if pool is None and not held.start():
             return cls(plan, objects, header["metadata"], device, made_by), digest
@@ -266,7 +266,7 @@ def mapped(file: BinaryIO, start: int, end: int) -> Array:
 
 def damaged(path: str | os.PathLike[str], why: str) -> ArtifactError:
     return ArtifactError(
-        f"{path}: is cut short or damaged: {why}: copy the file again, or compile the model again"
+        f"{path} is cut short or damaged: {why}: copy the file again, or compile the model again"
     )
 
 
@@ -307,7 +307,7 @@ def read_header(
     _, version, length, digest = PREFIX.unpack(prefix)
     if not OLDEST <= version <= VERSION:
         raise ArtifactError(
-            f"{path}: has format version {version}, and this program reads {OLDEST} to {VERSION}: compile it "
+            f"{path} has format version {version}, and this program reads {OLDEST} to {VERSION}: compile it "
             "again"
         )
     if length > end - file.tell():

@@ -113,7 +113,7 @@ def test_cut_short(tmp_path: Path, share: float) -> None:
     big(100_000).save(path)
     data = path.read_bytes()
     path.write_bytes(data[: int(len(data) * share)])
-    with pytest.raises(ArtifactError, match=r"m\.jgn: is (cut short|not a compiled model)"):
+    with pytest.raises(ArtifactError, match=r"m\.jgn is (cut short|not a compiled model)"):
         load(path)
 
 
