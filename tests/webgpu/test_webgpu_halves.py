@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +23,11 @@ from jangin.ir.interpret import run_func
 from jangin.ir.parse import parse_func
 from jangin.ir.races import evaluated
 from jangin.ir.traversal import postorder
+from jangin.runtime.artifact import Artifact
+from jangin.runtime.device import LoadError
 from jangin.runtime.devices.webgpu import opened
 from jangin.runtime.devices.wgsl import Bindings, Shader
+from jangin.runtime.devices.wgsl_halves import PLAIN
 from jangin.targets.small import ARGUMENT
 from jangin.targets.webgpu import WEBGPU
 
@@ -145,6 +149,36 @@ def test_texts() -> None:
     assert made.text(together, ["shader-f16"]).count("array<f16>") == 1
     assert made.forms(together) == [("shader-f16",)]
     assert Shader.of(made.packed).text(features=["shader-f16"]) == made.text(features=["shader-f16"])
+
+
+def older(made: Shader) -> Shader:
+    """Return a shader as Jangin wrote it before `Half`: `e` gave a value, and `g` took bits."""
+    return replace(made, helpers=[h for h in made.helpers if h not in PLAIN.values()])
+
+
+@pytest.mark.parametrize("buffer", ["0", "1", "2"])
+def test_older_code_is_refused(buffer: str) -> None:
+    """A kernel from an older file names the remedy if its functions for 16-bit floats are called."""
+    made = shader(parse_func(KERNEL.format(96)), WEBGPU)
+    one = replace(older(made), accesses={buffer: made.accesses[buffer]})
+    if buffer == "2":  # has no 16-bit floats
+        assert Shader.of(one.packed).text() == one.text()
+        return
+    with pytest.raises(LoadError, match=r"^kernel \w+ takes .* another version .*: compile the model again$"):
+        Shader.of(one.packed)
+
+
+@pytest.mark.skipif(not ADAPTERS, reason=NONE)
+def test_an_older_file_is_refused(tmp_path: Path) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 18]> g (float16[5] x) => (float16[5] y) { y = Add(x, x) }'
+    )
+    built = jangin.build(model, "webgpu", cache=False)
+    assert isinstance(built, Artifact)
+    objects = tuple(older(Shader.of(code)).packed for code in built.objects)
+    replace(built, objects=objects).save(tmp_path / "old.jgn")
+    with pytest.raises(LoadError, match="compile the model again"):
+        jangin.load(tmp_path / "old.jgn")
 
 
 @pytest.mark.skipif(folder() is None, reason=ABSENT)

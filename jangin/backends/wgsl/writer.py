@@ -23,6 +23,7 @@ from jangin.ir.dtype import BOOL, F16, F32, I32, I64, U32, DType
 from jangin.ir.expr import Scalar
 from jangin.ir.graph import CompileError
 from jangin.runtime.devices.wgsl import SCRATCH
+from jangin.runtime.devices.wgsl_halves import ACCESS
 from jangin.runtime.devices.wgsl_trees import Tree
 from jangin.targets.target import Target
 
@@ -336,7 +337,7 @@ class WgslWriter(Functions):
         if dtype.bytes == 4:
             return self.op(f"bitcast<{self.type(dtype)}>({self._word(place, i)})", dtype, 1, state)
         if dtype is F16:
-            self.helper("half_of_bits")
+            self.helper(ACCESS["e"])
             self.accesses.setdefault(place.words, set()).add("e")
             return self.op(f"e{place.words}({self._part(place, dtype, i)})", dtype, 1, state)
         word, shift = self._word(place, f"({i} >> {2 - dtype.bytes // 2}u)"), self._shift(dtype, i)
@@ -376,7 +377,7 @@ class WgslWriter(Functions):
             return
         call = "g" if dtype is F16 else _STORES[dtype.bytes]
         if call == "g":
-            self.helper("bits_of_half")
+            self.helper(ACCESS["g"])
         self.accesses.setdefault(place.words, set()).add(call)
         stored, base = f"{call}{place.words}", place.base
         if dtype.bytes == 8:

@@ -16,7 +16,7 @@ from typing import Any
 
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.wgsl_halves import NATIVE, PLAIN
+from jangin.runtime.devices.wgsl_halves import ACCESS, NATIVE, PLAIN
 from jangin.runtime.devices.wgsl_trees import Tree, with_subgroups
 
 SCRATCH = "s"
@@ -257,12 +257,21 @@ class Shader:
 
     @classmethod
     def of(cls, code: bytes) -> Shader:
-        """Unpack the shader from the bytes that `packed` made. Raises LoadError if they are damaged."""
+        """Unpack the shader from the bytes that `packed` made. Raises LoadError if they are damaged, or if
+        another version of Jangin made them, whose functions for 16-bit floats were different."""
         try:
             fields = json.loads(code)
-            return cls(**{**fields, "trees": [Tree(**t) for t in fields.get("trees", ())]})
-        except (TypeError, ValueError) as error:
+            made = cls(**{**fields, "trees": [Tree(**t) for t in fields.get("trees", ())]})
+            called = {ACCESS[x] for used in made.accesses.values() for x in used if x in ACCESS}
+            same = all(PLAIN[name] in made.helpers for name in called)
+        except (AttributeError, TypeError, ValueError) as error:
             raise LoadError(f"a kernel's code is damaged: {error}; compile the model again") from None
+        if not same:
+            raise LoadError(
+                f"kernel {made.kernel} takes 16-bit floats as another version of Jangin did: compile the "
+                "model again"
+            )
+        return made
 
     def values(self, given: Mapping[str, int]) -> list[int]:
         """Return the numbers of a launch in order. Those that `given` lacks are 0."""

@@ -48,3 +48,5 @@ CALLS: Mapping[str, tuple[str, ...]] = MappingProxyType({
     **dict.fromkeys(_OPERATIONS, ("half_of_float", "half_float")),
 })  # fmt: skip
 """The functions that each function's forms call, besides `Half`."""
+ACCESS: Mapping[str, str] = MappingProxyType({"e": "half_of_bits", "g": "bits_of_half"})
+"""The function that each function of `runtime.devices.wgsl` for 16-bit floats calls, by its letter."""
