@@ -33,6 +33,7 @@ from jangin.commands.common import (
     terminal,
 )
 from jangin.commands.engines import parse_peers
+from jangin.compiler.local import confirm
 from jangin.compiler.pipeline import import_model
 from jangin.compiler.request import parse_seconds
 from jangin.files import write_text
@@ -70,6 +71,7 @@ def bench(
         parse_seconds(tune)
     counts = parse_counts(threads)
     compiling = settings.options(target, tune=tune or None)
+    confirm(compiling)
     sizes = fixed_sizes(parse_shapes(shapes))
     names = (*(["untuned"] if tune else []), *peers)
     options = benchmark.Options(

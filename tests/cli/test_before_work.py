@@ -11,6 +11,8 @@ from command_line import Cli
 from jangin.bench import engines
 from jangin.commands import bench
 from jangin.commands.engines import parse_peers
+from jangin.runtime.device import LoadError
+from jangin.runtime.devices import webgpu_adapters
 
 
 @pytest.fixture
@@ -37,6 +39,23 @@ def test_bench_says_before_anything_runs(cli: Cli, model: Path, tmp_path: Path, 
     assert done.status == 1 and "is the model itself" in done.err
     done = cli("bench", model, "--threads", "one", *([flag] if flag == "--layers" else []))
     assert done.status == 1 and "--threads 'one' is no list of counts" in done.err
+
+
+@pytest.mark.usefixtures("idle")
+def test_bench_says_that_the_target_is_not_here(
+    cli: Cli, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No peer is measured beside a target that this machine lacks."""
+    done = cli("bench", model, "--target", "riscv64-v")
+    assert (done.status, done.out) == (1, "") and "this machine can't run code for riscv64-v" in done.err
+
+    def none() -> None:
+        raise LoadError("there is no adapter")
+
+    monkeypatch.setattr(webgpu_adapters, "adapters", none)
+    done = cli("bench", model, "--target", "webgpu")
+    assert (done.status, done.out) == (1, "")
+    assert "this machine can't run code for webgpu: there is no adapter; jangin.build" in done.err
 
 
 @pytest.mark.usefixtures("idle")
