@@ -73,6 +73,8 @@ class HalfWriter(WgslWriter):
         if name == "widen" and dtype is F16:
             wide = self.op(f"{self.helper('half_float')}({values[0].ref})", F32)
             self.halves.setdefault(wide.ref, values[0].ref)
+            if values[0].ref in self.signs:
+                self.signs.setdefault(wide.ref, self.signs[values[0].ref])
             return wide
         if name == "narrow" and dtype is F16:
             return self._rounded(values[0])
@@ -90,6 +92,8 @@ class HalfWriter(WgslWriter):
         half = self.op(text, F16)
         if text in self.terms:
             self.terms[half.ref] = self.terms[text]
+        if self.signs.get(x.ref, "").removeprefix("-") in self.halves:
+            self.signs[half.ref] = self.signs[x.ref]
         return half
 
     def _half(self, x: Value) -> str:
@@ -120,9 +124,12 @@ class HalfWriter(WgslWriter):
             return value
         a, b = self._half(x), self._half(y)
         if a and b and value.ref not in self.roundings:
-            first = f"half_hidden({a})" if op != "mul" and b in self.terms.get(a, ()) else a
-            second = f"half_hidden({b})" if op != "mul" and a in self.terms.get(b, ()) else b
-            text = self.roundings[value.ref] = f"half_{op}({first}, {second})"
+            if op == "mul":
+                hidden = [v.number == 0 for v in (x, y)]
+            else:
+                hidden = [b in self.terms.get(a, ()), a in self.terms.get(b, ()) or self.cancels(op, x, y)]
+            parts = [f"half_hidden({h})" if hide else h for h, hide in zip((a, b), hidden, strict=True)]
+            text = self.roundings[value.ref] = f"half_{op}({', '.join(parts)})"
             if op != "mul":
                 self.terms[text] = (a, b)
         return value

@@ -115,7 +115,8 @@ class RowWriter(HalfWriter):
         if op == "mul":
             return self._vector(f"{self.whole(x)} * {self.whole(y)}", F32)
         a = self.hidden(x) if y.ref in self.sums.get(x.ref, ()) else self.whole(x)
-        b = self.hidden(y) if x.ref in self.sums.get(y.ref, ()) else self.whole(y)
+        zero = any(self.cancels(op, self.lane(x, n), self.lane(y, n)) for n in range(LANES))
+        b = self.hidden(y) if zero or x.ref in self.sums.get(y.ref, ()) else self.whole(y)
         return self._follow(self._vector(f"{a} {INFIX[op]} {b}", F32), (x, y))
 
     def compare(self, op: str, x: Value, y: Value) -> Value:

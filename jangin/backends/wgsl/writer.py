@@ -98,6 +98,7 @@ class WgslWriter(Functions):
         self.rows: dict[tuple[str, DType], Sequence[Value]] = {}
         self.sums: dict[str, tuple[str, ...]] = {}  # what was added, by the name of the sum
         self.factors: dict[str, set[str]] = {}  # what was multiplied, by the name of a product's sum
+        self.signs: dict[str, str] = {}  # the name with a "-" of what was negated, by the negative's name
         self._sizes, self._threads, self._rooms = sizes, threads, rooms
         self.lo, self.hi = self.leaf("lo", *FITS), self.leaf("hi", *FITS)
 
@@ -188,7 +189,7 @@ class WgslWriter(Functions):
             return self.op(f"{x.ref} {'!=' if op == 'xor' else INFIX[op]} {y.ref}", BOOL)
         if x.dtype is F32 and op in ("add", "sub"):
             return self._sum(op, x, y)
-        a, b = (self._varied(x) if y.is_const else x.ref), y.ref
+        a, b = (self._varied(x) if y.is_const else self._factor(x)), self._factor(y)
         if op == "rem" and x.dtype is F32:
             return self.op(f"{self.helper('remainder')}({a}, {b})", F32)
         if op in ("shl", "shr"):
@@ -198,7 +199,10 @@ class WgslWriter(Functions):
         else:
             text = f"{a} {INFIX[op]} {b}"
         wraps = x.dtype.is_int and op not in ("and", "or", "xor", "shr", "rem")
-        return self.op(self._cut(x.dtype, text) if wraps else text, x.dtype)
+        value = self.op(self._cut(x.dtype, text) if wraps else text, x.dtype)
+        if op == "mul" and -1 in (x.number, y.number):
+            self.signs[value.ref] = self._opposite(y if x.is_const else x)
+        return value
 
     def _sum(self, op: str, x: Value, y: Value) -> Value:
         """Return a sum or difference that compilers compute in the order given.
@@ -209,11 +213,26 @@ class WgslWriter(Functions):
         a, b = (self._varied(x) if y.is_const else x.ref), y.ref
         if y.ref in self.sums.get(x.ref, ()):
             a = self.hidden(x)
-        if x.ref in self.sums.get(y.ref, ()):
+        if x.ref in self.sums.get(y.ref, ()) or self.cancels(op, x, y):
             b = self.hidden(y)
         total = self.op(f"{a} {INFIX[op]} {b}", F32)
         self.sums[total.ref] = (x.ref, y.ref)
         return total
+
+    def cancels(self, op: str, x: Value, y: Value) -> bool:
+        """Return whether compilers may take a sum or difference for 0. It is NaN for infinity and NaN."""
+        subtracted = self._opposite(y) if op == "add" else self.signs.get(y.ref, y.ref)
+        return not y.is_const and subtracted == self.signs.get(x.ref, x.ref)
+
+    def _opposite(self, x: Value) -> str:
+        """Return the name of a value's opposite in `signs`."""
+        name = self.signs.get(x.ref, x.ref)
+        return name[1:] if name[0] == "-" else f"-{name}"
+
+    def _factor(self, x: Value) -> str:
+        """Return a factor as text. Compilers may take a product with a constant 0 for 0, though it may be
+        NaN."""
+        return self._varied(x) if x.dtype is F32 and x.number == 0 else x.ref
 
     def hidden(self, x: Value) -> str:
         return self.name(f"bitcast<f32>(bitcast<u32>({x.ref}) | u.zero)")
@@ -246,7 +265,9 @@ class WgslWriter(Functions):
         return self.op(f"{op}({x.ref}, {y.ref})", x.dtype)
 
     def negate(self, x: Value) -> Value:
-        return self.op(f"-{self._varied(x)}", x.dtype)
+        value = self.op(f"-{self._varied(x)}", x.dtype)
+        self.signs[value.ref] = self._opposite(x)
+        return value
 
     def absolute(self, x: Value) -> Value:
         """Return |x|, by clearing the sign bit. Compilers leave out `abs` of a `sqrt`, though the root of -0
@@ -287,6 +308,7 @@ class WgslWriter(Functions):
         if name != "fma":
             return self.op(text.format(a, *rest), result)
         x, y, z = values
+        a, rest[0] = (self._factor(x) if a == x.ref else a), self._factor(y)
         if {x.ref, y.ref} & self.factors.get(z.ref, set()):
             rest[1] = self.hidden(z)
         operation = self.op(text.format(a, *rest), result)

@@ -20,7 +20,7 @@ PLAIN: Mapping[str, str] = MappingProxyType({
     "half_float": "fn half_float(h: Half) -> f32 { return float_of_half(h); }",
     "half_rounded": "fn half_rounded(x: f32) -> Half { return half_of_float(x); }",
     "half_exact": "fn half_exact(x: f32) -> Half { return half_of_float(x); }",
-    "half_hidden": "fn half_hidden(h: Half) -> Half { return h; }",
+    "half_hidden": "fn half_hidden(h: Half) -> Half { return h | u.zero; }",
     "half_neg": "fn half_neg(h: Half) -> Half { return h ^ 0x8000u; }",
     "half_more": "fn half_more(a: Half, b: Half) -> bool { return half_float(a) > half_float(b); }",
     **{name: f"fn {name}(a: Half, b: Half) -> Half {{ return {_ROUND.format(op)}; }}"
@@ -34,7 +34,7 @@ NATIVE: Mapping[str, str] = MappingProxyType({
     "half_float": "fn half_float(h: Half) -> f32 { return f32(h); }",
     "half_rounded": "fn half_rounded(x: f32) -> Half { return f16(float_of_half(half_of_float(x))); }",
     "half_exact": "fn half_exact(x: f32) -> Half { return f16(x); }",
-    "half_hidden": "fn half_hidden(h: Half) -> Half { return select(h, f16(0), u.zero == 1u); }",
+    "half_hidden": "fn half_hidden(h: Half) -> Half { return select(h, f16(1), u.zero == 1u); }",
     "half_neg": "fn half_neg(h: Half) -> Half { return -h; }",
     "half_more": "fn half_more(a: Half, b: Half) -> bool { return a > b; }",
     **{name: f"fn {name}(a: Half, b: Half) -> Half {{ return a {op} b; }}"
