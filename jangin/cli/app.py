@@ -81,6 +81,8 @@ app.callback(epilog=example("run"))(_with_flags(options))
 
 
 def command(work: Callable[..., None]) -> Callable[..., None]:
-    """Make a function the command of its name. Its help has an example."""
+    """Make a function the command of its name. Its help has an example. The list of commands has the first
+    sentence of its docstring."""
     name = work.__name__.removesuffix("_command")
-    return app.command(name, cls=Command, epilog=example(name))(work)
+    first = " ".join((work.__doc__ or "").split()).partition(". ")[0].removesuffix(".")
+    return app.command(name, cls=Command, epilog=example(name), short_help=f"{first}.")(work)

@@ -14,7 +14,7 @@ from jangin.pictures import PIXELS
 Model = Annotated[
     Path, typer.Argument(metavar="MODEL", help="A model's file or folder (or a compiled .jgn file).")
 ]
-Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Models' files or folders.")]
+Models = Annotated[list[Path], typer.Argument(metavar="MODEL", help="Models' files or folders.")]
 Shapes = Annotated[
     list[str] | None,
     typer.Option(

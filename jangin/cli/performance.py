@@ -99,7 +99,7 @@ def study(
         Path, typer.Option("-o", "--output", help="The report's folder, new or to go on with.")
     ],
     models: Annotated[
-        list[Path] | None, typer.Argument(metavar="MODEL...", help="Models' files or folders.")
+        list[Path] | None, typer.Argument(metavar="MODEL", help="Models' files or folders.")
     ] = None,
     engines: Engines = "all",
     threads: Annotated[str, typer.Option(help="Thread counts: 1,2 or 1,all.")] = "1",

@@ -174,7 +174,7 @@ def blas(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the files.")],
     routines: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ROUTINE...", help="Names: dgemm, or gemm for every type (default: all)."),
+        typer.Argument(metavar="ROUTINE", help="Names: dgemm, or gemm for every type (default: all)."),
     ] = None,
     emit: Annotated[
         str,

@@ -3,8 +3,11 @@ completes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
+from copy import copy
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
@@ -26,6 +29,14 @@ EXAMPLES = {
     "devices": "jangin --plain devices",
 }
 """An example call of each command, for its help."""
+ASKED = "jangin.asked"
+"""The entry of a call's context that tells whether the call had arguments."""
+OPTIONS = "These options stand before the command. Each command has its own --help."
+MORE = (
+    "The options before a command are listed by jangin --help, and each command's own by jangin run --help."
+)
+LABEL = re.compile(r"<(?:list\[)?(\w+)(?: range)?\]?>")
+"""Matches typer's label of a type, such as `<list[Path]>` or `<int range>`, and the plain name in it."""
 
 
 def example(command: str) -> str:
@@ -35,16 +46,23 @@ def example(command: str) -> str:
 
 def _shown(params: Iterable[Any]) -> list[Any]:
     """Return a command's parameters as help shows them. Flags show no type, because they take no value.
+    The type of a list or of a range is that of its values.
 
     The parameters of completion are in a group of their own, so that their long names don't narrow the other
     texts."""
     items = [*params]
     for param in items:
+        if label := getattr(type(param), "display_type", None):
+            param.display_type = partial(_plain_label, partial(label, param))
         if getattr(param, "is_flag", False):
             param.metavar = ""
         if param.name in ("install_completion", "show_completion"):
             param.rich_help_panel = "Completion"
     return items
+
+
+def _plain_label(label: Callable[..., str], *given: Any, **named: Any) -> str:
+    return LABEL.sub(lambda found: f"<{found[1].lower()}>", label(*given, **named))
 
 
 def _names(params: Iterable[Any]) -> set[str]:
@@ -74,8 +92,22 @@ class Group(TyperGroup):
     def get_params(self, ctx: Any) -> list[Any]:
         return _shown(super().get_params(ctx))
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the commands, and then the options if help was asked for. A call without arguments shows only
+        the commands, which fit on a screen."""
+        commands, options = copy(self), copy(self)
+        commands.params, commands.add_help_option = [], False
+        options.commands, options.help, options.epilog = {}, None, None
+        options.get_usage = lambda ctx: OPTIONS  # type: ignore[method-assign]
+        if not ctx.meta[ASKED]:
+            commands.epilog = f"{self.epilog}\n\n{MORE}"
+        TyperGroup.format_help(commands, ctx, formatter)
+        if ctx.meta[ASKED]:
+            TyperGroup.format_help(options, ctx, formatter)
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse arguments. The group's flags may stand behind the command too, except behind `--`."""
+        ctx.meta[ASKED] = bool(args)
         flags = _names(p for p in self.params if getattr(p, "is_flag", False) and not p.is_eager)
         flags -= {name for command in self.commands.values() for name in _names(command.params)}
         end = args.index("--") if "--" in args else len(args)

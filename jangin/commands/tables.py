@@ -57,15 +57,15 @@ def tabbed(table: Table) -> str:
 def _paragraphs(table: Table, width: int) -> Text:
     """Return the table's rows as paragraphs of pieces `heading cell`."""
     paragraphs = Text()
-    if table.title:
-        paragraphs.append(f"{_text(table.title)}\n", style="bold")
+    for line in _text(table.title or "").splitlines():
+        paragraphs.append(f"{_wrapped(line, width)}\n", style="bold")
     headings = [_text(column.header) if table.show_header else "" for column in table.columns]
     for row in zip(*(column.cells for column in table.columns), strict=True):
         pairs = zip(headings, map(_text, row), strict=True)
         lines = _paragraph([f"{heading} {cell}".strip() for heading, cell in pairs if cell], width)
         paragraphs.append("".join(f"{line}\n" for line in lines))
-    if table.caption:
-        paragraphs.append(f"{_text(table.caption)}\n")
+    for line in _text(table.caption or "").splitlines():
+        paragraphs.append(f"{_wrapped(line, width)}\n")
     paragraphs.right_crop(1)
     return paragraphs
 
@@ -79,9 +79,13 @@ def _paragraph(pieces: list[str], width: int) -> list[str]:
             lines[-1] += apart + piece
             continue
         room = max(width - INDENT, 1)
-        wrapped = textwrap.wrap(piece, room, break_long_words=False, break_on_hyphens=False)
-        lines += [" " * INDENT + line for line in wrapped]
+        lines += [" " * INDENT + line for line in _wrapped(piece, room).splitlines()]
     return [line for line in lines if line]
+
+
+def _wrapped(text: str, width: int) -> str:
+    """Return a text with its lines broken between words."""
+    return textwrap.fill(text, width, break_long_words=False, break_on_hyphens=False)
 
 
 def _text(cell: object) -> str:

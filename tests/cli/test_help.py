@@ -1,8 +1,9 @@
-"""Help shows an example that parses for each command, whole words at 80 columns, and flags without types.
-Shells complete values."""
+"""Help shows an example that parses for each command, whole words at 80 columns, plain names of types, and
+flags without types. Shells complete values."""
 
 from __future__ import annotations
 
+import re
 import shlex
 import subprocess
 import sys
@@ -25,7 +26,8 @@ NAMES = [*GROUP.commands]
 def test_help_at_80_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     done = cli(*filter(None, [name]), "--help")
-    assert done.status == 0 and "…" not in done.out and "bool" not in done.out
+    assert done.status == 0 and "…" not in done.out
+    assert {*re.findall(r"<[^=>][^>]*>", done.out)} <= {"<path>", "<str>", "<int>", "<float>"}
     command = GROUP.commands[name] if name else GROUP
     words = done.out.replace(",", " ").split()
     for param in command.get_params(command.make_context(name, ["--help"], resilient_parsing=True)):
@@ -34,6 +36,18 @@ def test_help_at_80_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch, name: str
                 assert flag in words
     if not name:
         assert set(NAMES) <= set(words)
+
+
+def test_a_newcomer_sees_the_commands_first(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call without arguments shows them on one screen, and names the help, which has the options below."""
+    monkeypatch.setenv("COLUMNS", "80")
+    alone, asked = cli(), cli("--help")
+    shown = alone.out + alone.err
+    lines = [line for line in shown.splitlines() if line.strip()]
+    assert len(lines) <= 36 and "jangin --help" in shown and "--deterministic-time" not in shown
+    for text in (shown, asked.out):
+        assert {*NAMES} <= {*re.findall(r"^│ ([a-z]+) ", text, re.M)}
+    assert asked.out.index("│ devices") < asked.out.index("│ --no-cache")
 
 
 @pytest.mark.sampled(4)

@@ -34,7 +34,8 @@ def test_no_table_cuts_a_word(seed: int) -> None:
 
     titles = [word() for _ in range(rng.randint(1, 9))]
     rows = [[" ".join(word() for _ in range(rng.randint(1, 4))) for _ in titles] for _ in range(3)]
-    table = Table(title="a title")
+    around = [" ".join(word() for _ in range(12)) for _ in range(2)]
+    table = Table(title=around[0], caption=around[1])
     for title in titles:
         table.add_column(title, no_wrap=rng.random() < 0.3, justify=rng.choice(("left", "right")))
     for row in rows:
@@ -42,7 +43,7 @@ def test_no_table_cuts_a_word(seed: int) -> None:
     for width in (200, 80, 40):
         found = shown(table, width)
         words = found.replace("│", " ").replace("┃", " ").split()
-        for wanted in [*titles, *(w for row in rows for cell in row for w in cell.split())]:
+        for wanted in [*titles, *(w for row in (around, *rows) for cell in row for w in cell.split())]:
             assert wanted in words, f"seed {seed}, {width} columns: {wanted} is cut in\n{found}"
         longest = max(len(w) for w in words)
         assert max(map(len, found.splitlines())) <= max(width, longest + 4)

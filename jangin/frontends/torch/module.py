@@ -228,9 +228,15 @@ class CompiledModule(_Weights):
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """Check a conversion of all tensors, as by `to`, `half` or `cuda`. Return the module, unchanged.
 
-        Raises CompileError if the conversion would change a type or a device."""
+        Raises CompileError if the conversion would change a type or a device, or if PyTorch can't make it."""
         for tensor in (*self.parameters(), *self.buffers(), torch.empty(0)):
-            converted = fn(tensor)
+            try:
+                converted = fn(tensor)
+            except (AssertionError, RuntimeError) as error:  # PyTorch was built without the device
+                raise CompileError(
+                    f"a compiled module stays as it was compiled, and this PyTorch has no such device "
+                    f"({_first_lines(error)}): compile the module again, with target=..."
+                ) from error
             if converted.dtype is not tensor.dtype or converted.device != tensor.device:
                 raise CompileError(
                     f"a compiled module stays as it was compiled, and can't become {converted.dtype} on "

@@ -358,7 +358,9 @@ def test_a_compiled_module_is_a_module() -> None:
     assert [*fast.state_dict()] == [*net.state_dict()]
     for act, why in (
         (fast.half, "can't become torch.float16"),
-        (lambda: fast.to("meta"), "on meta"), (lambda: fast.load_state_dict({}), "weights are in its code"),
+        (lambda: fast.to("meta"), "on meta"),
+        *([] if torch.cuda.is_available() else [(fast.cuda, "this PyTorch has no such device")]),
+        (lambda: fast.load_state_dict({}), "weights are in its code"),
         (lambda: fast.register_forward_hook(print), "calls no hooks"),
         (lambda: fast.register_forward_pre_hook(print), "calls no hooks"),
     ):  # fmt: skip
