@@ -12,7 +12,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from jangin.bench.report import machine, threads_text
+from jangin.bench.report import machine, milliseconds, threads_text
 from jangin.bench.roofs import Roofs
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
@@ -172,20 +172,16 @@ def table(found: Account) -> Table:
     rest = largest[LISTED:]
     if rest:
         gap, seconds = sum(x.gap for x in rest), sum(x.seconds for x in rest)
-        out.add_row(_ms(gap), _ms(seconds), *[""] * 7, f"{len(rest)} kernels more")
+        out.add_row(milliseconds(gap), milliseconds(seconds), *[""] * 7, f"{len(rest)} kernels more")
     return out
 
 
 def _figures(x: Layer) -> list[str]:
-    figures = [_ms(x.gap), _ms(x.seconds)]
+    figures = [milliseconds(x.gap), milliseconds(x.seconds)]
     for text, amount in ((f"{x.flops / 1e9:.3f}", x.flops), (f"{x.bytes / 1e6:.1f}", x.bytes)):
         figures.append(text if amount else "")
         figures.append(f"{amount / x.seconds / 1e9:.1f}" if amount and x.seconds else "")
     return [*figures, x.limit, f"{x.share:.0%}"]
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.3f}"
 
 
 def made_by(template: str) -> str:
@@ -206,11 +202,11 @@ def summary(found: Account) -> str:
     speeds = [f"{size >> 10} KiB {speed / 1e9:.0f}" for size, speed in roofs.bandwidths[::2]]
     return "\n".join(
         [
-            f"a run {_ms(found.run)} ms = kernels {_ms(found.kernels)} ms + between them "
-            f"{_ms(found.between)} ms + disturbed by others {_ms(found.disturbed)} ms; "
+            f"a run {milliseconds(found.run)} ms = kernels {milliseconds(found.kernels)} ms + between them "
+            f"{milliseconds(found.between)} ms + disturbed by others {milliseconds(found.disturbed)} ms; "
             f"{found.flops / 1e9:.3f} GFLOP",
-            f"kernels {_ms(found.kernels)} ms = bounds {_ms(found.bound)} ms + gaps "
-            f"{_ms(found.kernels - found.bound)} ms; {speed:.1f} GFLOP/s",
+            f"kernels {milliseconds(found.kernels)} ms = bounds {milliseconds(found.bound)} ms + gaps "
+            f"{milliseconds(found.kernels - found.bound)} ms; {speed:.1f} GFLOP/s",
             f"bounds: {roofs.flops / 1e9:.0f} GFLOP/s in registers; GB/s read from sets of "
             + ", ".join(speeds),
         ]

@@ -81,6 +81,11 @@ def threads_text(threads: int) -> str:
     return "1 thread" if threads == 1 else f"{threads} threads"
 
 
+def milliseconds(seconds: float) -> str:
+    """Return a time in milliseconds as text, without the unit. Times below 10 us have more digits."""
+    return f"{seconds * 1e3:.{5 if 0 < abs(seconds) < 1e-5 else 3}f}"
+
+
 def machine() -> dict[str, Any]:
     """Return the processor and the software that runs on it."""
     from jangin.runtime.system.processor import processor_name

@@ -11,7 +11,7 @@ from rich import box
 from rich.progress import BarColumn
 from rich.table import Table
 
-from jangin.bench.report import threads_text
+from jangin.bench.report import milliseconds, threads_text
 from jangin.commands.common import bar_with
 from jangin.compiler.objective import Trial, counts, measure, opened
 from jangin.compiler.request import winners_of
@@ -156,7 +156,7 @@ def costs(choices: Sequence[Choice], note: str) -> Table:
             choice.precision,
             point.target,
             str(point.threads),
-            f"{point.seconds * 1e3:.3f}",
+            milliseconds(point.seconds),
             f"{point.figure('energy') * 1e3:.4g}" if known else "",
             f"{point.figure('edp') * 1e3:.4g}" if known else "",
             "" if point.bytes is None else f"{point.bytes / 1e6:.1f}",

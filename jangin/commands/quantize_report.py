@@ -10,6 +10,7 @@ from string import Template
 from rich import box
 from rich.table import Table
 
+from jangin.bench.report import milliseconds
 from jangin.quantization.decide import FLOAT, Decision, Report
 
 
@@ -39,11 +40,6 @@ def figures(found: Report, d: Decision) -> list[str]:
     gain = d.gain(d.kind)
     sign = "+" if gain >= 0 else ""
     return [*times, f"{sign}{milliseconds(gain)}", f"{d.options[d.kind].cost:.1e}"]
-
-
-def milliseconds(seconds: float) -> str:
-    """Return a time in milliseconds as text, without the unit. Times below 10 us have more digits."""
-    return f"{seconds * 1e3:.{3 if abs(seconds) >= 1e-5 else 5}f}"
 
 
 def summary(found: Report) -> str:

@@ -103,6 +103,8 @@ def run(
 def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
     """Time the launches, and return a table of them, the slowest first. Raises ValueError for a model that
     isn't one plan."""
+    from jangin.bench.report import milliseconds
+
     if isinstance(exe, SeveralExecutable):
         raise ValueError(
             "--profile is for one device, and this model is for several: compile it with one --target"
@@ -115,14 +117,15 @@ def profiled(exe: Runnable, feeds: Mapping[str, Array]) -> Table:
         )
     timings = exe.profile(feeds)
     total = sum(t.seconds for t in timings)
-    table = Table("ms", "share", "GB/s", "tasks", "kernel", "computes", title=f"{total * 1e3:.2f} ms a run")
+    title = f"{milliseconds(total)} ms a run"
+    table = Table("ms", "share", "GB/s", "tasks", "kernel", "computes", title=title)
     ordered = sorted(timings, key=lambda t: -t.seconds)
     for t in ordered[:PROFILED]:
         speed = f"{t.bytes / t.seconds / 1e9:.1f}" if t.seconds else ""
         share, sources = f"{t.seconds / total if total else 0:.1%}", str(t.launch.sources)
-        table.add_row(f"{t.seconds * 1e3:.3f}", share, speed, str(t.launch.tasks), t.launch.kernel, sources)
+        table.add_row(milliseconds(t.seconds), share, speed, str(t.launch.tasks), t.launch.kernel, sources)
     if rest := ordered[PROFILED:]:
-        table.caption = f"{len(rest)} more take {sum(t.seconds for t in rest) * 1e3:.3f} ms"
+        table.caption = f"{len(rest)} more take {milliseconds(sum(t.seconds for t in rest))} ms"
     return table
 
 

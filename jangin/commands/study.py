@@ -182,7 +182,8 @@ def _progress() -> Iterator[Progress]:
 def _shown(table: Table) -> Shown:
     shown = Shown(title=table.title, title_justify="left", caption=table.note or None)
     for n, column in enumerate(table.columns):
-        shown.add_column(column, justify="right" if n else "left")
+        words = n == 0 or all(row[n][:1].isalpha() for row in table.rows if row[n])
+        shown.add_column(column, justify="left" if words else "right")
     for row in table.rows:
         shown.add_row(*row)
     return shown

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jangin.bench.layers import computes, made_by
-from jangin.bench.report import threads_text
+from jangin.bench.report import milliseconds, threads_text
 from jangin.commands.choices import FLOATS, Choice, Goal, compared, costs, shown
 from jangin.commands.common import Settings, alarm, fixed_sizes, terminal
 from jangin.compiler.local import device_for
@@ -209,8 +209,8 @@ def table(found: Outcome, objective: str) -> Table:
         result.add_column(heading)
     for r in found.kernels[:ROWS]:
         result.add_row(
-            f"{r.before * 1e3:.3f}",
-            f"{r.after * 1e3:.3f}" if r.gain < 1 and timed else "",
+            milliseconds(r.before),
+            milliseconds(r.after) if r.gain < 1 and timed else "",
             f"{1 - r.gain:.1%}" if r.gain < 1 else "",
             f"{min(1.0, r.bound / r.after):.0%}" if r.after and timed else "",
             str(r.launches),

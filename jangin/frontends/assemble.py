@@ -51,8 +51,9 @@ def model_graph(
     for key in symbols.bindings:
         if key not in input_values and key not in symbols.names:
             names = ", ".join((*input_values, *symbols.names))
+            remedy = "" if symbols.names else f" (all its sizes are fixed, so leave '{key}' out)"
             raise CompileError(
-                f"shapes has '{key}', which is none of the model's inputs and symbols: {names}"
+                f"shapes has '{key}', which is none of the model's inputs and symbols: {names}{remedy}"
             )
     return replace(
         whole,

@@ -11,9 +11,12 @@ from command_line import Cli
 from rich.console import Console
 from rich.table import Table
 
+from jangin.bench.report import milliseconds
 from jangin.commands import common
 from jangin.commands.common import bar_with, terminal
+from jangin.commands.study import _shown
 from jangin.commands.tables import laid_out
+from jangin.study.tables import Table as Studied
 from jangin.targets import NAMED
 
 SEED = 20261126
@@ -53,6 +56,17 @@ def test_a_table_that_fits_stays_as_it_is() -> None:
     table = Table("one", "two")
     table.add_row("1", "2")
     assert laid_out(table, Console(width=80, file=io.StringIO())) is table
+
+
+def test_short_times_keep_digits() -> None:
+    assert [*map(milliseconds, (0.0, 4.2e-7, -4.2e-7, 1.5e-3))] == ["0.000", "0.00042", "-0.00042", "1.500"]
+
+
+def test_words_of_a_study_begin_at_the_left() -> None:
+    table = _shown(
+        Studied("t", ("model", "best", "ms", "none"), (("a", "Jangin", "", ""), ("b", "", "1.5", "")))
+    )
+    assert [column.justify for column in table.columns] == ["left", "left", "right", "left"]
 
 
 def test_devices_at_80_columns(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,6 +99,12 @@ def test_an_input_without_a_shape_takes_the_users() -> None:
     assert load(proto, {"x": (2, "n_1")}).graph.shape("x") == (const(2), Var("n_1"))
 
 
+def test_a_name_is_refused_where_no_size_is_open() -> None:
+    proto = model([RELU], [info("x", [2, 3])], ["y"])
+    with pytest.raises(CompileError, match=r"symbols: x \(all its sizes are fixed, so leave 'batch' out"):
+        load(proto, {"batch": 1})
+
+
 @pytest.mark.parametrize(
     ("shapes", "message"),
     [

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import random
+import subprocess
+import sys
 import warnings
 from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,6 +243,45 @@ def test_options() -> None:
 def test_wrong_options_are_no_reason_to_leave_a_graph_to_pytorch(given: dict[str, Any], why: str) -> None:
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=why):
         torch.compile(lambda x: x * 3 + 1, backend=backend, options=given)(torch.ones(4))
+
+
+_PROCESS = """
+import sys
+import torch
+from jangin.compiler import local
+from jangin.compiler.processes.isolated import Apart
+from jangin.torch_backend import backend
+
+def compiles(*given, **named):
+    raise SystemExit("compiles")
+
+if sys.argv[1] == "again":
+    Apart.build = local.carry_out = compiles
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU()).eval()
+fast = torch.compile(net, backend=backend, dynamic=True)
+with torch.no_grad():
+    for sizes in ((1, 3, 8, 9), (3, 3, 5, 7)):
+        x = torch.randn(sizes)
+        torch.testing.assert_close(fast(x), net(x))
+"""
+
+
+@pytest.mark.slow
+def test_another_process_finds_the_code_in_the_cache(tmp_path: Path) -> None:
+    """A process that may not compile runs the graph, whose sizes are open, if another has compiled it."""
+
+    def said(turn: str, folder: str) -> str:
+        env = {
+            **os.environ,
+            "XDG_CACHE_HOME": str(tmp_path / folder),
+            "PYTHONPATH": os.pathsep.join(sys.path),
+        }
+        command = [sys.executable, "-c", _PROCESS, turn]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=600).stderr
+
+    assert "compiles" in said("again", "empty")
+    assert [said("first", "kept"), said("again", "kept")] == ["", ""]
 
 
 def test_by_name() -> None:
