@@ -95,14 +95,15 @@ class Group(TyperGroup):
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Show the commands, and then the options if help was asked for. A call without arguments shows only
         the commands, which fit on a screen."""
+        asked = ctx.meta.get(ASKED, True)
         commands, options = copy(self), copy(self)
         commands.params, commands.add_help_option = [], False
         options.commands, options.help, options.epilog = {}, None, None
         options.get_usage = lambda ctx: OPTIONS  # type: ignore[method-assign]
-        if not ctx.meta[ASKED]:
+        if not asked:
             commands.epilog = f"{self.epilog}\n\n{MORE}"
         TyperGroup.format_help(commands, ctx, formatter)
-        if ctx.meta[ASKED]:
+        if asked:
             TyperGroup.format_help(options, ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
