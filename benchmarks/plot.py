@@ -23,8 +23,9 @@ def draw(ratios: Mapping[str, Mapping[str, Mapping[str, float]]], title: str, pa
 
     names = list(dict.fromkeys(n for by in ratios.values() for found in by.values() for n in found))
     size = (11, 1.4 + 0.34 * len(names))
-    options = {"figsize": size, "sharey": True, "squeeze": False, "layout": "constrained"}
-    figure, panels = pyplot.subplots(1, len(ratios), **options)
+    figure, panels = pyplot.subplots(
+        1, len(ratios), figsize=size, sharey=True, squeeze=False, layout="constrained"
+    )
     for axes, (peer, by_threads) in zip(panels[0], ratios.items(), strict=True):
         for k, (threads, found) in enumerate(by_threads.items()):
             places = [names.index(name) + (k - 0.5) * HEIGHT for name in found]

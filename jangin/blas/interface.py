@@ -1,8 +1,8 @@
 """The C text of BLAS's own interfaces around compiled kernels: Fortran's symbols (dgemm_) and CBLAS's.
 
-A Fortran function checks its arguments as the reference does, and returns early where it does. It brings
-vectors side by side, calls the kernel of its options, and copies the result to where the caller wants it. A
-CBLAS function calls Fortran's, with rows and columns exchanged for matrices in rows."""
+A call checks its arguments as the reference does, and returns early where it does. It brings vectors side by
+side, calls the kernel of its options, and copies the result to where the caller wants it. Fortran's and
+CBLAS's functions make the same call. CBLAS's exchange rows and columns of matrices in rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from jangin.blas.interface_batched import batch_declaration, batch_function
-from jangin.blas.interface_cblas import cblas, cblas_declaration
+from jangin.blas.interface_cblas import called, cblas, cblas_declaration
 from jangin.blas.interface_text import COMMON, HEADER
 from jangin.blas.routine import LETTERS, SIZES, Routine
 from jangin.blas.table import BATCHED
@@ -92,12 +92,14 @@ def fortran_declaration(c: Compiled) -> str:
 
 
 def fortran(c: Compiled) -> str:
-    """Return the C text of the Fortran function."""
+    """Return the C text of the Fortran function. Above level 1 a function of its own makes the call and
+    returns the number of a wrong argument, or 0."""
     r = c.routine
-    fail = "return 0;" if c.result != "void" else "return;"
-    lines = [f"{fortran_declaration(c)} {{"]
+    fail = "return 0;" if r.level > 1 or c.result != "void" else "return;"
+    parameters = ", ".join(_parameters(c))
+    lines = [f"static int {called(c)}({parameters}) {{" if r.level > 1 else f"{fortran_declaration(c)} {{"]
     for option in r.options:
-        lines.append(f'  int o_{option} = option_of(*{option}, "{_accepted(r, option)}");')
+        lines.append(f'  int o_{option} = option_of(*{option}, "{r.accepted(option)}");')
     lines += _checks(c) if r.level > 1 else []
     lines += [f"  {line}" for line in _early(c, fail)]
     lines += _element_by_element(c)
@@ -113,13 +115,12 @@ def fortran(c: Compiled) -> str:
         copy = f"side_by_side({vector}, {n}, *inc{vector}, sizeof *{vector})"
         lines.append(f"  {c.type} *v_{vector} = ({c.type} *){copy};")
     lines += _call(c)
+    if r.level > 1:
+        name = c.name.upper().ljust(6)
+        lines += ["  return 0;", "}", "", f"{fortran_declaration(c)} {{"]
+        lines.append(f"  const int info = {called(c)}({', '.join(r.words)});")
+        lines.append(f'  if (info) xerbla_("{name}", &info, {len(name)});')
     return "\n".join([*lines, "}", ""])
-
-
-def _accepted(r: Routine, option: str) -> str:
-    """Return the letters that Fortran accepts for an option, which may be more than its variants."""
-    is_real = option.startswith("trans") and r.types != "cz"
-    return "NTC" if is_real else r.letters(option)
 
 
 def _reads(r: Routine) -> bool:
@@ -160,14 +161,7 @@ def _checks(c: Compiled) -> list[str]:
         else:
             tests.append("")
     chosen = " : ".join(f"{t} ? {n}" for n, t in enumerate(tests, 1) if t)
-    name = c.name.upper().ljust(6)
-    return [
-        f"  int info = {chosen} : 0;",
-        "  if (info) {",
-        f'    xerbla_("{name}", &info, {len(name)});',
-        "    return;",
-        "  }",
-    ]
+    return [f"  const int info = {chosen} : 0;", "  if (info) return info;"]
 
 
 def _early(c: Compiled, fail: str) -> list[str]:

@@ -44,14 +44,14 @@ _BODY = """{
   static const kernel kernels[] = {<TABLE>};
   static const <T> held[1] = {0};
   const int rows = layout == CblasRowMajor;
-  const int of_a = option_of(letter_of(transa), "NTC"), of_b = option_of(letter_of(transb), "NTC");
+  const int of_a = (int)transa - CblasNoTrans, of_b = (int)transb - CblasNoTrans;
   const int64_t lines_a = (of_a > 0) == rows ? m : k, lines_b = (of_b > 0) == rows ? k : n;
   const int64_t lines_c = rows ? n : m;
   const int info = layout != CblasRowMajor && layout != CblasColMajor ? 1
-      : of_a < 0 ? 2 : of_b < 0 ? 3 : m < 0 ? 4 : n < 0 ? 5 : k < 0 ? 6
+      : of_a < 0 || of_a > 2 ? 2 : of_b < 0 || of_b > 2 ? 3 : m < 0 ? 4 : n < 0 ? 5 : k < 0 ? 6
       : lda < least(lines_a) ? 9 : ldb < least(lines_b) ? 12 : ldc < least(lines_c) ? 16 : batch < 0 ? 18 : 0;
   if (info) {
-    xerbla_("<NAME>", &info, sizeof "<NAME>" - 1);
+    cblas_xerbla(info, "<NAME>", ILLEGAL, info);
     return;
   }
   if (!m || !n || !batch || ((alpha == 0 || !k) && beta == 1)) return;

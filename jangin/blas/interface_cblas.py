@@ -1,4 +1,4 @@
-"""The C text of CBLAS's functions, which call Fortran's.
+"""The C text of CBLAS's functions, which make Fortran's calls.
 
 Matrices in rows are those in columns, transposed: rows and columns are exchanged, and options turned. A
 transposed Hermitian matrix is its conjugate, so that vectors are conjugate beside it."""
@@ -17,6 +17,13 @@ ENUMS = {
     "trans": "CBLAS_TRANSPOSE", "transa": "CBLAS_TRANSPOSE", "transb": "CBLAS_TRANSPOSE",
     "uplo": "CBLAS_UPLO", "diag": "CBLAS_DIAG", "side": "CBLAS_SIDE",
 }  # fmt: skip
+VALUES = {
+    "CBLAS_TRANSPOSE": {"N": "CblasNoTrans", "T": "CblasTrans", "C": "CblasConjTrans"},
+    "CBLAS_UPLO": {"U": "CblasUpper", "L": "CblasLower"},
+    "CBLAS_DIAG": {"N": "CblasNonUnit", "U": "CblasUnit"},
+    "CBLAS_SIDE": {"L": "CblasLeft", "R": "CblasRight"},
+}
+"""CBLAS's names of Fortran's letters. Several types share a letter, but not its value."""
 HERMITIAN = ("hemv", "hbmv", "hpmv", "her", "hpr", "her2", "hpr2", "gerc")
 """The routines whose vectors become conjugate for matrices in rows."""
 WITH_FACTORS = ("hemv", "hbmv", "hpmv", "gemv", "gbmv", "her2k")
@@ -50,12 +57,18 @@ def cblas_declaration(c: Compiled) -> str:
     return f"{result} {name}({', '.join(params)})"
 
 
+def called(c: Compiled) -> str:
+    """Return the name of the function behind Fortran's and CBLAS's, which returns a wrong argument's
+    number."""
+    return f"call_{c.name}"
+
+
 def cblas(c: Compiled) -> str:
     """Return the C text of the CBLAS function."""
     r = c.routine
     lines = [f"{cblas_declaration(c)} {{"]
-    for option in r.options:
-        lines.append(f"  char c_{option} = letter_of({option});")
+    if r.level > 1:
+        return "\n".join([*lines, *_checked(c), "}", ""])
     call = f"{c.name}_({', '.join(_passed(c, w) for w in r.words)})"
     if r.name == "iamax":
         lines.append(f"  int place = {call};\n  return place > 0 ? (size_t)place - 1 : 0;")
@@ -63,13 +76,37 @@ def cblas(c: Compiled) -> str:
         lines.append(f"  *({c.result} *)result = {call};")
     elif c.result != "void":
         lines.append(f"  return {call};")
-    elif r.level == 1:
-        lines.append(f"  {call};")
     else:
-        lines += ["  if (layout == CblasRowMajor) {", *(f"    {line}" for line in _of_rows(c))]
-        lines += ["  } else if (layout == CblasColMajor) {", f"    {call};", "  } else {"]
-        lines += [f'    cblas_xerbla(1, "cblas_{c.name}", "Illegal layout setting, %d\\n", layout);', "  }"]
+        lines.append(f"  {call};")
     return "\n".join([*lines, "}", ""])
+
+
+def _checked(c: Compiled) -> list[str]:
+    """Return the statements of a routine with matrices. Like Netlib's, they check the layout and the options
+    in CBLAS's order, and leave the rest to Fortran's checks."""
+    r = c.routine
+    tests = ["layout != CblasRowMajor && layout != CblasColMajor ? 1"]
+    for option in r.options:
+        values = [VALUES[ENUMS[option]][letter] for letter in r.accepted(option)]
+        refused = " && ".join(f"{option} != {v}" for v in values)
+        tests.append(f"{refused} ? {r.words.index(option) + 2}")
+    tell = f'cblas_xerbla(%s, "cblas_{c.name}", ILLEGAL, %s);'
+    lines = [f"  int info = {' : '.join(tests)} : 0;", "  if (info) {"]
+    lines += [f"    {tell % ('info', 'info')}", "    return;", "  }"]
+    lines += [f"  char c_{option} = letter_of({option});" for option in r.options]
+    columns = ", ".join(_passed(c, w) for w in r.words)
+    numbers = ", ".join(str(r.words.index(w) + 2) for w in _in_rows(r))
+    return [
+        *lines,
+        "  if (layout == CblasRowMajor) {",
+        f"    static const int numbers[] = {{1, {numbers}}};",
+        *(f"    {line}" for line in _of_rows(c)),
+        f"    if (info) {tell % ('info + 1', 'numbers[info]')}",
+        "  } else {",
+        f"    info = {called(c)}({columns});",
+        f"    if (info) {tell % ('info + 1', 'info + 1')}",
+        "  }",
+    ]
 
 
 def _passed(c: Compiled, word: str) -> str:
@@ -82,7 +119,7 @@ def _of_rows(c: Compiled) -> list[str]:
     """Return the call for matrices in rows."""
     before, after, own = _conjugates(c) if c.letter in "cz" else ([], [], {})
     words = (own.get(w, _passed(c, w)) for w in _in_rows(c.routine))
-    return [*before, *_turned(c.routine), f"{c.name}_({', '.join(words)});", *after]
+    return [*before, *_turned(c.routine), f"info = {called(c)}({', '.join(words)});", *after]
 
 
 def _conjugates(c: Compiled) -> tuple[list[str], list[str], Mapping[str, str]]:

@@ -12,10 +12,12 @@ typedef enum { CblasNoTrans = 111, CblasTrans = 112, CblasConjTrans = 113 } CBLA
 typedef enum { CblasUpper = 121, CblasLower = 122 } CBLAS_UPLO;
 typedef enum { CblasNonUnit = 131, CblasUnit = 132 } CBLAS_DIAG;
 typedef enum { CblasLeft = 141, CblasRight = 142 } CBLAS_SIDE;
-/* A program may define its own xerbla_, which is called with a routine's name and an argument's number. */
+/* A program may define its own xerbla_, which Fortran's functions call with a name and a number. */
 void xerbla_(const char *name, const int *info, size_t length);
 void xerbla_array_(const char *name, const int *length, const int *info);
-/* It may define this one too, which CBLAS's functions call for a wrong layout. */
+/* It may define this one too, which CBLAS's functions call. The message of `form` has the argument's number.
+   `info` is the same number, except for a size or a step beside matrices in rows. It is then, as in
+   Netlib's CBLAS, the number in the transposed call that Fortran's function would get, plus one. */
 void cblas_xerbla(int info, const char *name, const char *form, ...);
 int lsame_(const char *a, const char *b, size_t one, size_t other);
 float scabs1_(const void *z);
@@ -30,6 +32,7 @@ double cblas_dcabs1(const void *z);
 """
 
 COMMON = """/* BLAS's interfaces around kernels compiled by Jangin. */
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,14 +45,19 @@ typedef struct {
   int64_t (*arena_bytes)(const int64_t *, int32_t);
 } kernel;
 
+static const char ILLEGAL[] = "parameter number %2d had an illegal value\\n";
+
 __attribute__((weak)) void xerbla_(const char *name, const int *info, size_t length) {
-  fprintf(stderr, " ** On entry to %.*s parameter number %2d had an illegal value\\n", (int)length,
-          name, *info);
+  fprintf(stderr, " ** On entry to %.*s ", (int)length, name);
+  fprintf(stderr, ILLEGAL, *info);
 }
 
 __attribute__((weak)) void cblas_xerbla(int info, const char *name, const char *form, ...) {
-  (void)form;
-  fprintf(stderr, " ** On entry to %s parameter number %2d had an illegal value\\n", name, info);
+  va_list values;
+  fprintf(stderr, " ** On entry to %s ", name);
+  va_start(values, form);
+  vfprintf(stderr, form, values);
+  va_end(values);
 }
 
 void xerbla_array_(const char *name, const int *length, const int *info) {

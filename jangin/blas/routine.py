@@ -98,6 +98,11 @@ class Routine:
         of_one_kind = {"syrk": "NT", "syr2k": "NT", "herk": "NC", "her2k": "NC"}
         return of_one_kind.get(self.name, CONJUGATED)
 
+    def accepted(self, option: str) -> str:
+        """Return the letters that callers may pass for an option, which may be more than its values."""
+        is_real = option.startswith("trans") and self.types != "cz"
+        return CONJUGATED if is_real else self.letters(option)
+
     @once
     def sizes(self) -> tuple[str, ...]:
         return tuple(w for w in self.words if w in SIZES)
