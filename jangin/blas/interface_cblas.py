@@ -138,6 +138,9 @@ def _conjugates(c: Compiled) -> tuple[list[str], list[str], Mapping[str, str]]:
             before.append(change)
             after.append(change)
             continue
+        if "alpha" in r.scalars:  # the operand beside an alpha of 0 may be a null pointer
+            alpha = "alpha" if _is_value(c, "alpha") else f"*(const {c.type} *)alpha"
+            n = f"{alpha} != 0 ? {n} : 0"
         copy = f"conjugated_{c.letter}({vector}, {n}, inc{vector})"
         before.append(f"const void *u_{vector} = conjugates ? {copy} : {vector};")
         before.append(f"const int step_{vector} = conjugates && inc{vector} ? 1 : inc{vector};")

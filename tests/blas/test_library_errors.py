@@ -7,7 +7,7 @@ import itertools
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -89,15 +89,23 @@ def signature(declaration: str) -> dict[str, str]:
     return {re.split(r"[ *]", p)[-1]: re.sub(r"\w+$", "", p).strip() for p in inner.split(",")}
 
 
-def number_told(library: ctypes.CDLL, name: str, types: Mapping[str, str], given: Mapping[str, int]) -> int:
-    """Call a function of CBLAS. Return the number in the message about a wrong argument, or 0."""
+def number_told(
+    library: ctypes.CDLL,
+    name: str,
+    types: Mapping[str, str],
+    given: Mapping[str, int],
+    null: Collection[str] = (),
+    factor: float = 0.5,
+) -> int:
+    """Call a function of CBLAS. Return the number in the message about a wrong argument, or 0. Factors that
+    it takes by address are 0."""
     memory = np.zeros(400)
     arguments: list[Any] = []
     for word, kind in types.items():
         if "*" in kind:
-            arguments.append(ctypes.c_void_p(memory.ctypes.data))
+            arguments.append(None if word in null else ctypes.c_void_p(memory.ctypes.data))
         else:
-            arguments.append(ctypes.c_double(0.5) if kind == "double" else given[word])
+            arguments.append(ctypes.c_double(factor) if kind == "double" else given[word])
     told, message = ctypes.c_int.in_dll(library, "told"), (ctypes.c_char * 200).in_dll(library, "message")
     told.value, message.value = 0, b""
     getattr(library, name)(*arguments)
@@ -112,6 +120,14 @@ def least(c: Compiled, layout: int, matrix: str, options: Mapping[str, str]) -> 
     return columns if in_rows else rows
 
 
+def rightly(c: Compiled, layout: int, options: Mapping[str, str]) -> dict[str, int]:
+    """Return numbers for all arguments that no function refuses. Leading dimensions are the least."""
+    numbers = {**SIZE, "layout": layout}
+    numbers |= {o: NUMBERS[VALUES[ENUMS[o]][letter]] for o, letter in options.items()}
+    numbers |= {f"inc{v}": 1 for v in c.routine.vectors}
+    return numbers | {f"ld{m}": least(c, layout, m, options) for m in c.routine.matrices}
+
+
 @pytest.mark.parametrize("layout", [ROWS, COLUMNS], ids=["rows", "columns"])
 @pytest.mark.parametrize("c", MATRICES, ids=[c.name for c in MATRICES])
 def test_a_wrong_argument_is_told_by_its_place_in_the_call(
@@ -120,10 +136,7 @@ def test_a_wrong_argument_is_told_by_its_place_in_the_call(
     types, r = signature(cblas_declaration(c)), c.routine
     number = {word: n for n, word in enumerate(types, 1)}
     for options in r.variants():
-        right = {**SIZE, "layout": layout}
-        right |= {o: NUMBERS[VALUES[ENUMS[o]][letter]] for o, letter in options.items()}
-        right |= {f"inc{v}": 1 for v in r.vectors}
-        right |= {f"ld{m}": least(c, layout, m, options) for m in r.matrices}
+        right = rightly(c, layout, options)
         wrong = {"layout": (0, 103, 111)}
         for word in r.words:
             if word in LETTERS:
@@ -146,6 +159,21 @@ def test_a_wrong_argument_is_told_by_its_place_in_the_call(
             assert number_told(library, f"cblas_{c.name}", types, both) == number[first]
 
 
+FACTORED = [c for c in MATRICES if "alpha" in c.routine.scalars]
+
+
+@pytest.mark.parametrize("layout", [ROWS, COLUMNS], ids=["rows", "columns"])
+@pytest.mark.parametrize("c", FACTORED, ids=[c.name for c in FACTORED])
+def test_operands_beside_a_factor_of_0_may_be_null(c: Compiled, layout: int, library: ctypes.CDLL) -> None:
+    """Vectors are copied before the kernel runs, also to make them conjugate for matrices in rows."""
+    types, r = signature(cblas_declaration(c)), c.routine
+    null = {n for n in r.extents if n not in r.written}
+    for options in r.variants():
+        for step in (1, 2, -1):
+            right = rightly(c, layout, options) | {f"inc{v}": step for v in r.vectors}
+            assert number_told(library, f"cblas_{c.name}", types, right, null, 0.0) == 0
+
+
 NETLIBS = {
     "gemm": {4: 5, 5: 4, 9: 11, 11: 9}, "gemmtr": {9: 11, 11: 9}, "symm": {4: 5, 5: 4}, "hemm": {4: 5, 5: 4},
     "trmm": {6: 7, 7: 6}, "trsm": {6: 7, 7: 6}, "gemv": {3: 4, 4: 3}, "gbmv": {3: 4, 4: 3, 5: 6, 6: 5},
@@ -161,10 +189,7 @@ def test_a_handler_like_netlibs_exchanges_the_numbers_back(
     c: Compiled, layout: int, library: ctypes.CDLL
 ) -> None:
     types, r = signature(cblas_declaration(c)), c.routine
-    options = next(r.variants())
-    right = {**SIZE, "layout": layout}
-    right |= {o: NUMBERS[VALUES[ENUMS[o]][letter]] for o, letter in options.items()}
-    right |= {f"inc{v}": 1 for v in r.vectors} | {f"ld{m}": 9 for m in r.matrices}
+    right = rightly(c, layout, next(r.variants()))
     told = ctypes.c_int.in_dll(library, "told")
     for number, word in enumerate(types, 1):
         if word in right:
