@@ -51,7 +51,7 @@ def worker(way: str, name: str) -> None:
     threads = json.loads(sys.stdin.readline())["threads"]
     torch.set_num_threads(threads)
     if way in FIGURES["first"]:  # imports and the search for compilers don't count
-        made = network("LeNet" if name == "MLP" else "MLP")  # one that isn't measured, or caches have its step
+        made = network("LeNet" if name == "MLP" else "MLP")  # caches then lack the measured network
         _step(way, made, threads)[0](made.batch(0))
     made = network(name)
     batch = made.batch(0)
