@@ -27,6 +27,7 @@ from jangin.runtime.devices.wgsl import (
     rows,
     words,
 )
+from jangin.runtime.devices.wgsl_loops import ENDED, iterations
 
 MOST = (1 << 31) - 1
 """The largest number that a launch may give a shader."""
@@ -86,6 +87,7 @@ class Opened:
             )
             self.word = Buffer(self.device.create_buffer(size=WORD, usage=_USES), WORD)
         self.most_buffers, self.most_bytes = adapter.limit(STORAGE), adapter.limit(BINDING)
+        self.ends_loops = "llvmpipe" in str(adapter)
         self._pipelines: dict[str, Any] = {}
         self._layouts: dict[int, tuple[Any, Any]] = {}
         self._lock = Lock()
@@ -324,9 +326,18 @@ class Kernel:
             memory = [self._given[n] for n in range(first)] + ([scratch] if shader.scratch else [])
             values = launch_numbers(tasks, self._groups, stride, turn, rounds)
             values |= {f"s{n}": size for n, size in enumerate(sizes)}
+            self._check_loops(values)
             with told():
                 bound = self._ready[key] = self._bound(memory, values)
         return bound
+
+    def _check_loops(self, values: dict[str, int]) -> None:
+        """Raise Error if the adapter ends the kernel's loops too early."""
+        if self._opened.ends_loops and (made := iterations(self._shader.body, values)) > ENDED:
+            raise Error(
+                f"it ends the loops of a work-item after {ENDED} iterations without an error, and this "
+                f"kernel makes {made}"
+            )
 
     def _bound(self, memory: Sequence[Buffer], values: dict[str, int]) -> tuple[Any, Any]:
         opened, shader = self._opened, self._shader
