@@ -11,7 +11,6 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import suppress
 from dataclasses import field, replace
 from typing import Any, NamedTuple
 
@@ -210,9 +209,11 @@ class _Tuning:
         there = [d for d in trusted if d in self.cluster.workers()][:FINALISTS]
         comparing = [self.cluster.submit(d, work.final, winners, 1 / len(there)) for d in there]
         answers = []
-        for future in comparing:
-            with suppress(Exception):  # a device that dies leaves the comparison to others
+        for device, future in zip(there, comparing, strict=True):
+            try:
                 answers.append(future.result(LIMIT))
+            except Exception as error:  # a device that dies leaves the comparison to others, and is told
+                self.place.said.append(f"{device} compared no whole model: {type(error).__name__} {error}")
         if not answers:
             answers = [self._ask(work.final, winners, 1.0)]
         before, ratio = (statistics.median(figures) for figures in zip(*answers, strict=True))

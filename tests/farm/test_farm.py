@@ -402,12 +402,13 @@ def test_trusted_devices_share_the_final_comparison() -> None:
 
         def result(_: float) -> tuple[float, float]:
             if device == "b":
-                raise ConnectionError
+                raise ConnectionError("gone away")
             return (2.0, 0.5) if device == "a" else (4.0, 0.7)
 
         return SimpleNamespace(result=result)
 
     cluster = SimpleNamespace(submit=submit, workers=lambda: dict.fromkeys("abcd"))
-    tuned = SimpleNamespace(cluster=cluster)
+    tuned = SimpleNamespace(cluster=cluster, place=SimpleNamespace(said=[]))
     assert tuning._Tuning._final(tuned, {"k": "won"}, ["a", "b", "c", "gone"]) == (3.0, 0.6)  # type: ignore[arg-type]
     assert asked == [(d, 1 / 3) for d in "abc"]
+    assert tuned.place.said == ["b compared no whole model: ConnectionError gone away"]
