@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from broken_jobs import BROKEN
+from broken_jobs import BROKEN, limit
 from on_adapter import NONE, usable
 
 ROOT = Path(__file__).parent.parent.parent
@@ -57,7 +57,8 @@ def test_what_breaks_in_one_step_stops_no_other(
     """A crash, an error, garbage and a hang of a grandchild are each kept as the row's problem. The next call
     tries such a row again, and no other."""
     args = benchmark.arguments([
-        "--on", "ncnn", "webgpu", "--networks", "resnet50", "--folder", str(tmp_path), "--seconds", "0.5",
+        "--on", "ncnn", "webgpu", "--networks", "resnet50", "--folder", str(tmp_path),
+        "--seconds", str(limit(text)),
     ])  # fmt: skip
     for name in ("resnet50.wanted.npz", "resnet50.webgpu.jgn"):
         (tmp_path / name).touch()
