@@ -20,15 +20,25 @@ LOOK = 1.0
 has the lock, the lock stays closed."""
 
 
-class Later(Generic[T]):
-    """A result that another thread sets once: a value, or the exception in its place."""
+class _State:
+    """Whether a thread has ended."""
 
-    __slots__ = ("_done", "_error", "_pending", "_value")
+    __slots__ = ("ended",)
 
     def __init__(self) -> None:
+        self.ended = False
+
+
+class Later(Generic[T]):
+    """A result that a thread sets once: a value, or the exception in its place. `state` is the thread's."""
+
+    __slots__ = ("_done", "_error", "_pending", "_state", "_value")
+
+    def __init__(self, state: _State | None = None) -> None:
         self._value: T | None = None
         self._error: BaseException | None = None
         self._done = False
+        self._state = state or _State()
         self._pending = allocate_lock()
         self._pending.acquire()
 
@@ -46,15 +56,17 @@ class Later(Generic[T]):
         return self._done
 
     def wait(self) -> None:
-        """Wait until the result is set."""
+        """Wait until the result is set, or the thread has ended without it."""
         # A `with` statement would need memory to open the lock again.
-        while not self._done:
+        while not self._done and not self._state.ended:
             if self._pending.acquire(timeout=LOOK):
                 self._pending.release()
 
     def result(self) -> T:
         """Wait, and return the value or raise the exception."""
         self.wait()
+        if not self._done:
+            raise MemoryError("the thread of a device has ended for lack of memory")
         if self._error is not None:
             raise self._error
         return cast(T, self._value)
@@ -66,33 +78,49 @@ Job = tuple[Callable[[], Any], Later[Any]]
 class DeviceThread:
     """A thread that carries out functions one after another. It ends when this object is dropped.
 
-    Raises MemoryError if the thread can't begin."""
+    If a failed allocation ends the thread, the next function begins another one. Raises MemoryError if a
+    thread can't begin."""
 
     def __init__(self) -> None:
+        self._begin()
+
+    def _begin(self) -> None:
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._state = _State()
         begun = allocate_lock()
         begun.acquire()
         # A thread that begins after this object is dropped ends too.
         weakref.finalize(self, self._jobs.put, None)
-        start_new_thread(_serve, (self._jobs, begun))
+        start_new_thread(_serve, (self._jobs, begun, self._state))
         if not any(begun.acquire(timeout=LOOK) for _ in range(LOOKS)):
             raise MemoryError("the thread of a device couldn't begin")
 
     def submit(self, work: Callable[[], T]) -> Later[T]:
         """Let the thread call `work` after all earlier functions. Return its result, which comes later."""
-        later = Later[T]()
+        if self._state.ended:
+            self._begin()
+        later = Later[T](self._state)
         self._jobs.put((work, later))
         return later
 
 
-def _serve(jobs: SimpleQueue[Job | None], begun: LockType) -> None:
+def _serve(jobs: SimpleQueue[Job | None], begun: LockType, state: _State) -> None:
     begun.release()
-    while (job := jobs.get()) is not None:
-        work, later = job
-        del job
-        try:
-            later.set(work())
-        except BaseException as error:  # whoever asks for the result gets it
-            later.fail(error)
-        # The results and inputs of a finished job aren't kept while the thread waits.
-        del work, later
+    try:
+        while (job := jobs.get()) is not None:
+            work, later = job
+            del job
+            _carry_out(work, later)
+            # The results and inputs of a finished job aren't kept while the thread waits.
+            del work, later
+    finally:  # the queue itself may find no memory
+        state.ended = True
+
+
+def _carry_out(work: Callable[[], Any], later: Later[Any]) -> None:
+    try:
+        value = work()
+    except BaseException as error:  # whoever asks for the result gets it
+        later.fail(error)
+    else:
+        later.set(value)

@@ -108,3 +108,24 @@ def test_a_thread_is_looked_for_several_times(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(device_threads, "start_new_thread", lambda *_: None)
     DeviceThread()
     assert looks == [-1, *[device_threads.LOOK] * 3]
+
+
+def test_a_thread_that_a_failed_allocation_ends_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The job that it had is told to whoever waits, instead of being awaited for ever."""
+    failures = iter([MemoryError("none left")])
+    as_it_is = device_threads._carry_out
+
+    def carry_out(work: Any, later: Any) -> None:
+        for error in failures:
+            raise error
+        as_it_is(work, later)
+
+    monkeypatch.setattr(device_threads, "_carry_out", carry_out)
+    monkeypatch.setattr(device_threads, "LOOK", 0.01)
+    monkeypatch.setattr("sys.unraisablehook", lambda _: None)
+    thread = DeviceThread()
+    lost = thread.submit(lambda: 1)
+    with pytest.raises(MemoryError, match="has ended for lack of memory"):
+        lost.result()
+    assert thread.submit(lambda: 2).result() == 2
+    assert thread.submit(lambda: 3).result() == 3
