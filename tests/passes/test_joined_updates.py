@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from guarded import GUARD, UNTOUCHED
 
 from jangin import optim
 from jangin.backends.llvm.backend import LLVM
@@ -18,6 +19,7 @@ from jangin.ops.builder import Builder
 from jangin.ops.interpret import run_graph
 from jangin.options import Options
 from jangin.passes.table import GRAPH_PASSES
+from jangin.runtime.arrays import address
 from jangin.runtime.load import executable
 
 OPTIMIZERS = {
@@ -56,6 +58,14 @@ def feeds(graph: Graph, optimizer: optim.Optimizer) -> dict[str, Array]:
     return given
 
 
+def between_guards(array: Array) -> tuple[Array, Array]:
+    """Return a copy of an array at an aligned address within more memory of known bytes, and this memory."""
+    before = GUARD + -address(memory := np.full(array.nbytes + 3 * GUARD, UNTOUCHED, np.uint8)) % GUARD
+    copy = memory[before : before + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy, memory
+
+
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(1,), (5,), (7, 53), (3, 67, 101)])
@@ -71,8 +81,13 @@ def test_the_same_bits_as_apart(
     apart = build_plan(graph, Options())
     given = feeds(graph, optimizer)
     want = executable(apart, threads).run({n: a.copy() for n, a in given.items()})
-    own = {n: a.copy() for n, a in given.items()}
+    placed = {n: between_guards(a) for n, a in given.items()}
+    own = {n: copy for n, (copy, _) in placed.items()}
     found = executable(joined, threads).run(own)
+    for name, (copy, memory) in placed.items():
+        begin = address(copy) - address(memory)
+        around = np.concatenate([memory[:begin], memory[begin + copy.nbytes :]])
+        assert (around == UNTOUCHED).all(), f"{name}: bytes around it were written"
     for out, state in graph.updates.items():
         assert found[out] is own[state] or shape == (1,), "in place"  # `scalars` joins single elements
         np.testing.assert_array_equal(found[out], want[out], out)
