@@ -24,7 +24,7 @@ from jangin.ir.graph import Array
 from jangin.ir.plan import ALIGN
 from jangin.runtime import outputs, script
 from jangin.runtime.arrays import address
-from jangin.runtime.devices import cpu, queued
+from jangin.runtime.devices import cpu, cuda_host, queued, queued_memory
 from jangin.runtime.layout import Frame, Layout, Placement
 
 Range = tuple[int, int]
@@ -37,6 +37,8 @@ FRESH = 0xFF
 PAGE = mmap.PAGESIZE
 MOST_APART = 64 << 20
 """The most bytes of buffers that are placed apart, which takes several times the memory."""
+PLACES = (cpu, cuda_host, outputs, queued, queued_memory, script)
+"""The modules that make memory for kernels by `aligned`."""
 _GUARDS = bytes([UNTOUCHED]) * (2 * PAGE)
 _aligned = outputs.aligned
 _protect = ctypes.CDLL(None, use_errno=True).mprotect
@@ -226,7 +228,7 @@ def watched(memory: Memory, apart: Callable[[Frame], bool] = always) -> Iterator
         _leave(arena, placement.gaps if apart else (), placement.hidden if apart else ())
 
     with ExitStack() as stack:
-        for module in (cpu, queued, outputs, script):
+        for module in PLACES:
             stack.enter_context(mock.patch.object(module, "aligned", memory.aligned))
         for module in (cpu, script):
             stack.enter_context(mock.patch.object(module, "fresh", memory.fresh))

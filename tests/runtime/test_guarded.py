@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from guarded import GUARD, Memory, watched
+from guarded import GUARD, PLACES, Memory, watched
 from plans import buffer, compiled, kernel, launch, plan
 
+from jangin.runtime import outputs
 from jangin.runtime.executable import Executable
 
 N, SIZE, SCRATCH = 10, 40, 64
@@ -98,3 +100,11 @@ def test_what_is_read_beyond_ends_the_process(which: str, read: int) -> None:
     paths = os.pathsep.join([str(tests), str(tests / "runtime"), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": paths}, timeout=600)
     assert done.returncode == (-signal.SIGSEGV if read else 0)
+
+
+def test_all_memory_of_kernels_is_watched() -> None:
+    """A module that makes memory by `aligned` is one of those that are watched. Pinned memory for copies is
+    the exception: kernels have no address of it."""
+    root = Path(outputs.__file__).parent
+    makers = {p.stem for p in root.rglob("*.py") if re.search(r"\baligned\(", p.read_text())}
+    assert makers - {"cuda_objects"} == {m.__name__.rpartition(".")[2] for m in PLACES}
