@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import os
 import sys
 import zlib
 from collections import Counter
@@ -52,8 +53,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Switch the garbage collector off. Collected tests stay to the end, and most objects of a test are freed
-    at once, so collecting gains nothing."""
+    at once, so collecting gains nothing.
+
+    Tables that commands print don't depend on the terminal's width. pytest's parallel workers set it to 80
+    columns, and then measured times decided which texts were wrapped."""
     gc.disable()
+    os.environ.pop("COLUMNS", None)
     repeatable.configure(config)
 
 

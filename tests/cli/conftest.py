@@ -20,7 +20,6 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
     for name in [n for n in os.environ if n.startswith("JANGIN_") and n != TARGET]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("JANGIN_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.delenv("COLUMNS", raising=False)  # pytest's workers set it
 
     def run(*arguments: object) -> Done:
         monkeypatch.setattr(sys, "argv", ["jangin", *map(str, arguments)])
