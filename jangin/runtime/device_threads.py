@@ -97,11 +97,16 @@ class DeviceThread:
 
     def submit(self, work: Callable[[], T]) -> Later[T]:
         """Let the thread call `work` after all earlier functions. Return its result, which comes later."""
-        if self._state.ended:
-            self._begin()
-        later = Later[T](self._state)
+        later: Later[T] = self.later()
         self._jobs.put((work, later))
         return later
+
+    def later(self) -> Later[T]:
+        """Return a result that a function of this thread will set. Whoever waits for it is told if the thread
+        ends first."""
+        if self._state.ended:
+            self._begin()
+        return Later[T](self._state)
 
 
 def _serve(jobs: SimpleQueue[Job | None], begun: LockType, state: _State) -> None:

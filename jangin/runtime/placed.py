@@ -56,7 +56,7 @@ class Placed:
             device, exe = self._segments[step.plan]
             sizes = tuple(symbols[v.name] for v, _ in exe.plan.symbols)
             operands = [later[n] for n in step.inputs]
-            results = [Later[Array]() for _ in step.outputs]
+            results: list[Later[Array]] = [self._devices[device].later() for _ in step.outputs]
             later |= zip(step.outputs, results, strict=True)
             work = partial(_carry_out, exe, operands, results, sizes, partial(record, device))
             self._devices[device].submit(work)

@@ -212,7 +212,7 @@ class SeveralExecutable(Called, Loaded[SeveralArtifact]):
 
         def work(device: int) -> None:
             while not ended.is_set():
-                later = Later[dict[str, Any]]()
+                later: Later[dict[str, Any]] = self._devices[device].later()
                 with taken:
                     if ended.is_set():
                         return

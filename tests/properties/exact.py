@@ -182,10 +182,12 @@ def main() -> None:
     first = secrets.randbelow(1 << 30) if given.seed is None else given.seed
     if given.worker:
         return worker(given.target[0], first, given.count)
-    if given.smallest or (given.count == 1 and len(given.target or ()) == 1):
-        return show(first, given.target[0], given.smallest)
     from exact_ways import ways
 
+    if unknown := [n for n in given.target or () if n not in ways()]:
+        parser.error(f"--target {unknown[0]} isn't one of this machine's: {', '.join(ways())}")
+    if given.smallest or (given.count == 1 and len(given.target or ()) == 1):
+        return show(first, given.target[0], given.smallest)
     console = Console(soft_wrap=True)
     console.print(f"seed {first}")
     targets = given.target or [*ways()]

@@ -124,8 +124,9 @@ def test_a_thread_that_a_failed_allocation_ends_is_replaced(monkeypatch: pytest.
     monkeypatch.setattr(device_threads, "LOOK", 0.01)
     monkeypatch.setattr("sys.unraisablehook", lambda _: None)
     thread = DeviceThread()
-    lost = thread.submit(lambda: 1)
-    with pytest.raises(MemoryError, match="has ended for lack of memory"):
-        lost.result()
+    part, lost = thread.later(), thread.submit(lambda: 1)
+    for later in (lost, part):
+        with pytest.raises(MemoryError, match="has ended for lack of memory"):
+            later.result()
     assert thread.submit(lambda: 2).result() == 2
     assert thread.submit(lambda: 3).result() == 3
