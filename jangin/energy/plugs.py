@@ -14,10 +14,17 @@ from jangin.runtime.system.sensors import serial_line
 
 PLUGS: Sequence[tuple[str, tuple[str | int, ...]]] = (
     ("/rpc/Switch.GetStatus?id=0", ("apower",)),
+    ("/rpc/PM1.GetStatus?id=0", ("apower",)),
+    ("/rpc/EM.GetStatus?id=0", ("total_act_power",)),
     ("/status", ("meters", 0, "power")),
+    ("/status", ("emeters", 0, "power")),
     ("/cm?cmnd=Status%208", ("StatusSNS", "ENERGY", "Power")),
 )
-"""The pages of plugs, and where in them the watts are: Shelly's second and first generation, and Tasmota."""
+"""The pages of plugs, and where in them the watts are. Shelly's plugs since the second generation come first,
+then its meters without a switch and its meters of three phases, its first generation, and Tasmota."""
+MISSES = 4
+"""The requests in a row that a plug may leave unanswered, each of them a gap. Wireless networks lose single
+answers."""
 PLUG_INTERVAL, PLUG_PERIOD, PLUG_DIGIT = 0.25, 1.0, 0.1
 """Seconds between two requests, seconds between two updates of a plug, and the last digit of its watts. They
 are those of usual plugs; more requests would only load the network."""
@@ -38,17 +45,20 @@ def plug(address: str) -> Iterator[tuple[float, float]]:
     known = next(((page, path) for page, path in PLUGS if _watts(base + page, path) is not None), None)
     if known is None:
         raise EnergyError(f"{address} answers neither as a plug of Shelly nor as one of Tasmota")
-    while True:
+    missed = 0
+    while missed <= MISSES:
         before = time.time()
         watts = _watts(base + known[0], known[1])
-        if watts is None:
-            raise EnergyError(f"the plug {address} answers no more")
-        yield (before + time.time()) / 2, watts
+        missed = missed + 1 if watts is None else 0
+        if watts is not None:
+            yield (before + time.time()) / 2, watts
         time.sleep(PLUG_INTERVAL)
+    raise EnergyError(f"the plug {address} answers no more")
 
 
 def _watts(page: str, path: tuple[str | int, ...]) -> float | None:
-    """Return the number at a path of keys in a JSON page, or None if there is no number."""
+    """Return the number at a path of keys in a JSON page, or None if there is no number. A list of numbers,
+    one for each of a plug's sockets, is added."""
     import urllib.request  # takes as long to import as NumPy, and few meters are plugs
 
     try:
@@ -56,7 +66,7 @@ def _watts(page: str, path: tuple[str | int, ...]) -> float | None:
             value: Any = json.load(answer)
         for key in path:
             value = value[key]
-        return float(value)
+        return float(sum(value) if isinstance(value, list) else value)
     except (OSError, ValueError, LookupError, TypeError):
         return None
 

@@ -20,6 +20,10 @@ UNSEEN = 60.0
 """A counter may have started again more than once, unseen, if it wasn't read for more seconds than this.
 RAPL's smallest range lasts so long at 1 kW."""
 
+MOST_WATTS = 1e4
+"""No rail of a computer takes so much. A counter that rises faster by its range didn't wrap around. It was
+reset, as after a suspended machine wakes, and its energy isn't known."""
+
 
 class Gap(EnergyError):
     """The energy can't be computed, because samples are missing between the two times."""
@@ -35,6 +39,7 @@ class Series:
         order = np.argsort(at[known], kind="stable")
         self.rail, self.times = rail, at[known][order]
         self.values = continued(readings[known][order], rail.wraps) if rail.counts else readings[known][order]
+        self._resets = _resets(self.times, self.values) if rail.counts and rail.wraps else np.zeros(0)
 
     @property
     def last(self) -> float:
@@ -67,6 +72,8 @@ class Series:
         longest = max(edges) if self.rail.counts else float(apart.max(initial=0.0))
         if longest > allowed or float(apart.max(initial=0.0)) > UNSEEN:
             raise Gap(f"{self.rail.name}: no samples for {max(longest, float(apart.max())):.2f} s of the run")
+        if np.any((self._resets > self.times[first]) & (self._resets <= self.times[after])):
+            raise Gap(f"{self.rail.name}: the counter was reset during the run")
         at = np.interp([start, end], self.times, self.total)
         return float(at[1] - at[0])
 
@@ -108,3 +115,8 @@ def continued(values: Array, wraps: float) -> Array:
     steps = np.diff(values)
     again = np.where(steps < 0, steps + wraps if wraps else values[1:], steps)
     return np.concatenate([values[:1], values[:1] + np.cumsum(again)])
+
+
+def _resets(times: Array, values: Array) -> Array:
+    """Return the times of samples before which a continued counter rose faster than any rail supplies."""
+    return np.asarray(times[1:][np.diff(values) > MOST_WATTS * np.maximum(np.diff(times), LEAST_GAP)])

@@ -17,6 +17,9 @@ Found = tuple[list[Source], list[str]]
 RAPL_INTERVAL, RAPL_PERIOD = 0.01, 0.001
 """Seconds between two readings of RAPL's counters, and between two updates of them by the processor (Intel's
 Software Developer's Manual). Reading at each update would itself cost energy."""
+SAME_COUNTER = 1.0
+"""Two dies' counters show one counter if they differ by fewer joules than this. A package takes less between
+two readings, and dies that count apart differ by thousands."""
 HWMON_INTERVAL = 0.05
 """Seconds between two readings of a sensor on a board's bus. A register of 16 bits takes half a millisecond
 of a bus of 100 kHz, so twenty readings a second take a hundredth of it. The number counts if the driver
@@ -42,15 +45,32 @@ def rapl(root: Path) -> Found:
         told = f"run as root, or `sudo chmod a+r` the files {shut[0].name}"
         return [], [f"RAPL: {shut[0]} can't be read: {told}"]
     packages = any(name.startswith("package") for name in names)
+    mirrored = _mirrored(zones, names)
     rails = []
     for zone, name in zip(zones, names, strict=True):
-        inside = name in ("core", "uncore") or (name == "psys" and packages)
+        inside = name in ("core", "uncore") or (name == "psys" and packages) or zone in mirrored
         parent = text_of(zone.with_name(zone.name.rpartition(":")[0]) / "name")
         title = f"{parent} {name}" if zone.name.count(":") > 1 else name
         wraps = (_number(zone / "max_energy_range_uj") + 1) / 1e6  # the largest value before 0
         rails.append(Rail(title, True, wraps, 1e-6, RAPL_PERIOD, inside))
     counters = [_micro(zone / "energy_uj") for zone in zones]
     return [Source("RAPL", tuple(rails), _reading(counters, RAPL_INTERVAL))], []
+
+
+def _mirrored(zones: Sequence[Path], names: Sequence[str]) -> set[Path]:
+    """Return the counters of dies that show the counter of an earlier die of their package. AMD's first EPYC
+    and Threadripper processors show each package's counter once a die."""
+    known: dict[str, list[float]] = {}
+    mirrored = set()
+    for zone, name in zip(zones, names, strict=True):
+        package, die, _ = name.partition("-die-")
+        if die:
+            joules = _number(zone / "energy_uj") / 1e6
+            earlier = known.setdefault(package, [])
+            if any(abs(joules - other) < SAME_COUNTER for other in earlier):
+                mirrored.add(zone)
+            earlier.append(joules)
+    return mirrored
 
 
 def hwmon(root: Path) -> Found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -23,6 +24,10 @@ TFLITE = "litert"
 LISTED = 5
 """The most operators that are listed for a model in an engine, so that a row stays one line. They usually
 take most of the time."""
+MEANS = "Compare means of equally many cases only, because engines that fail lack cases."
+"""A note on the geometric means of ratios."""
+FEW = 100
+"""The fewest calls of which one is a hundredth. The p99 of fewer calls lies at the slowest."""
 CROWDED = 0.1
 """Other processes are told of if they kept more cores busy than this during the turns that count. It is
 `bench.measure.CROWDED`, up to which turns count."""
@@ -144,8 +149,8 @@ def _ratios(
     heading: str, rows: Sequence[Row], engines: Sequence[str], baseline: str,
     figure: Callable[[Row], float], note: str,
 ) -> Table:  # fmt: skip
-    """Return a table that tells how many times as good as the baseline each engine is. Its last row has the
-    geometric means."""
+    """Return a table that tells how many times as good as the baseline each engine is. Its last rows
+    have the geometric means and the numbers of cases in them, because an engine may lack some."""
     both = {g: by_engine for g, by_engine in groups(rows).items() if baseline in by_engine}
     there = [e for e in engines if any(e in by_engine for by_engine in both.values())]
     ratios: dict[str, list[float]] = {e: [] for e in there}
@@ -161,17 +166,17 @@ def _ratios(
         lines.append((label(group), *cells))
     if len(lines) > 1:
         means = (f"{geometric_mean(r):.2f}×" if r else "" for r in ratios.values())
-        lines.append(("geometric mean", *means))
+        lines += [("geometric mean", *means), ("cases in the mean", *(str(len(r)) for r in ratios.values()))]
     return Table(heading, ("model", *map(title, there)), tuple(lines), note)
 
 
 def _speedups(rows: Sequence[Row], engines: Sequence[str], baseline: str) -> Table:
-    note = f"How many times as fast as {title(baseline)} each engine is."
+    note = f"How many times as fast as {title(baseline)} each engine is. {MEANS}"
     return _ratios(f"Speed-up over {title(baseline)}", rows, engines, baseline, lambda r: r.median, note)
 
 
 def _savings(rows: Sequence[Row], engines: Sequence[str], baseline: str) -> Table:
-    note = f"How many times the energy of each engine {title(baseline)} takes, above rest."
+    note = f"How many times the energy of each engine {title(baseline)} takes, above rest. {MEANS}"
     heading = f"Energy saving over {title(baseline)}"
     return _ratios(heading, rows, engines, baseline, lambda r: r.joules or 0.0, note)
 
@@ -190,7 +195,7 @@ def _best(rows: Sequence[Row], engines: Sequence[str], figure: str, heading: str
     for group, by_engine in groups(rows).items():
         order = sorted((getattr(r, figure), e) for e, r in by_engine.items() if getattr(r, figure) > 0)
         if order:
-            middle = order[len(order) // 2][0] / order[0][0]
+            middle = statistics.median(value for value, _ in order) / order[0][0]
             worst = order[-1][0] / order[0][0]
             gains = (f"{middle:.2f}×", f"{worst:.2f}×") if len(order) > 1 else ("", "")
             lines.append((label(group), title(order[0][1]), *gains))
@@ -267,6 +272,8 @@ def _details(rows: Sequence[Row]) -> Table:
         )  # fmt: skip
     references = ", ".join(dict.fromkeys(r.reference for r in rows if r.error is not None))
     note = f"Errors are shares of an output's largest value, against {references}." if references else ""
+    if any(r.calls < FEW for r in rows):
+        note = f"The p99 of fewer than {FEW} calls is about the slowest call. {note}".strip()
     return Table(ALL, columns, tuple(lines), note)
 
 

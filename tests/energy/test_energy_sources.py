@@ -12,14 +12,14 @@ import types
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import EntryPoint
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake import chip, meter, zone
 
-from jangin.energy import EnergyError, Sampler, Wanted, find
+from jangin.energy import EnergyError, Sampler, Wanted, find, plugs
 from jangin.energy import meter as meters
 from jangin.energy.counters import msr, perf
 from jangin.energy.meter import _aligned
@@ -51,6 +51,17 @@ def test_rapl_counts_packages_and_memory_once(tmp_path: Path) -> None:
     assert counted(source) == {"package-0", "package-0 dram", "package-1"}
     wraps = {r.name: r.wraps for r in source.rails}
     assert wraps["package-0 dram"] == pytest.approx(65532.610988) and all(r.counts for r in source.rails)
+
+
+@pytest.mark.parametrize(("second", "counts"), [(100.2, {"package-0-die-0"}), (104.0, None)])
+def test_dies_that_show_one_counter_count_once(
+    tmp_path: Path, second: float, counts: set[str] | None
+) -> None:
+    """AMD's processors of several dies show their package's counter once a die, and Intel's have one each."""
+    names = ["package-0-die-0", "package-0-die-1", "package-1-die-0"]
+    for n, (name, joules) in enumerate(zip(names, (100, second, 100), strict=True)):
+        zone(tmp_path, f"intel-rapl:{n}", name, joules)
+    assert counted(rapl(tmp_path)[0][0]) == (counts or {names[0], names[1]}) | {names[2]}
 
 
 def test_the_platform_counts_if_it_is_alone(tmp_path: Path) -> None:
@@ -259,15 +270,32 @@ def test_rapl_by_perf_events(tmp_path: Path) -> None:
     ("page", "answer"),
     [
         ("/rpc/Switch.GetStatus?id=0", {"id": 0, "apower": 41.5}),
+        ("/rpc/PM1.GetStatus?id=0", {"id": 0, "apower": 41.5}),
+        ("/rpc/EM.GetStatus?id=0", {"a_act_power": 1.5, "total_act_power": 41.5}),
         ("/status", {"meters": [{"power": 41.5, "is_valid": True}]}),
+        ("/status", {"emeters": [{"power": 41.5, "pf": 0.9}]}),
         ("/cm?cmnd=Status%208", {"StatusSNS": {"ENERGY": {"Power": 41.5}}}),
+        ("/cm?cmnd=Status%208", {"StatusSNS": {"ENERGY": {"Power": [40, 1.5]}}}),
     ],
-    ids=["Shelly 2", "Shelly 1", "Tasmota"],
+    ids=[
+        "Shelly 2",
+        "Shelly PM",
+        "Shelly Pro EM",
+        "Shelly 1",
+        "Shelly EM",
+        "Tasmota",
+        "Tasmota, two sockets",
+    ],
 )
-def test_plugs_by_http(page: str, answer: object) -> None:
+def test_plugs_by_http(page: str, answer: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One answer that is lost is a gap. A plug that is gone is told."""
+    monkeypatch.setattr(plugs, "PLUG_INTERVAL", 0.01)
+    asked = count()
+
     class Plug(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(200 if self.path == page else 404)
+            lost = self.path == page and next(asked) == 2
+            self.send_response(503 if lost else 200 if self.path == page else 404)
             self.end_headers()
             self.wfile.write(json.dumps(answer if self.path == page else {}).encode())
 

@@ -109,6 +109,20 @@ def test_counters_continue(values: list[float], wraps: float, want: list[float])
     assert continued(np.array(values), wraps).tolist() == want
 
 
+def test_a_counter_that_is_reset_is_no_wrap() -> None:
+    """A machine that was suspended starts its counters again at 0. A true wrap adds what the watts tell."""
+    rail = Rail("package-0", True, 262143.3, 1e-6, 0.001)
+    times = np.arange(0, 10, 0.1)
+    joules = 5000 + 4 * times
+    joules[50:] -= joules[50]
+    series = Series(rail, times, joules)
+    assert series.joules(1, 4) == pytest.approx(12.0) == series.joules(6, 9)
+    with pytest.raises(Gap, match="the counter was reset during the run"):
+        series.joules(4, 6)
+    wrapped = Series(rail, times, (rail.wraps - 10 + 4 * times) % rail.wraps)
+    assert wrapped.joules(1, 9) == pytest.approx(32.0)
+
+
 def test_energy_between_samples_of_a_ramp() -> None:
     times = np.arange(0, 10, 0.05)
     series = Series(Rail("ramp"), times, 3 * times)

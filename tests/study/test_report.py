@@ -72,6 +72,7 @@ def test_speed_ups_savings_and_the_best() -> None:
     speed, saving = (found[f"{n} over ONNX Runtime"] for n in ("Speed-up", "Energy saving"))
     assert speed[one] == ("2.00×", "1.00×", "4.00×") and saving[one] == ("2.00×", "1.00×", "1.00×")
     assert speed["geometric mean"] == ("2.00×", "1.00×", "4.00×")
+    assert speed["cases in the mean"] == ("4", "4", "2")
     assert speed["net, float32, batch 1, 2 threads"] == ("2.00×", "1.00×", "")
     assert found["Best engine by time"][one] == ("OpenVINO", "2.00×", "4.00×")
     assert found["Best engine by energy"][one][0] == "Jangin"
