@@ -138,7 +138,7 @@ def pin_all(processor: int) -> None:
 def dask_engine(made: Any) -> Iterator[Callable[[], float]]:
     import dask
     import dask.dataframe as dd
-    from distributed import Client, LocalCluster, wait
+    from distributed import Client, LocalCluster
 
     # Two workers that are equally quick need no balance. Dask moved one task of eight nevertheless.
     dask.config.set({"distributed.scheduler.work-stealing": False})
@@ -152,13 +152,8 @@ def dask_engine(made: Any) -> Iterator[Callable[[], float]]:
         seeds, kept = iter(range(99)), []
 
         def work() -> float:
-            """Time other data each time, because Dask keeps the results of equal tasks. Each worker holds
-            half of the data. A task runs where its data lie, so that other shares would be uneven."""
-            held = [
-                client.scatter(p, workers=[workers[n % 2]]) for n, p in enumerate(parts(frame(next(seeds))))
-            ]
-            wait(held)
-            data = dd.from_delayed(held, meta=frame(0)[:0], verify_meta=False)
+            """Time other data each time, because Dask keeps the results of equal tasks."""
+            data = dd.from_pandas(frame(next(seeds)), npartitions=PARTS, sort=False)
             kept.append(jangin.batch(made, data, INPUTS, keep=[]))
             client.submit(os.getpid, pure=False).result()  # the model has arrived
             return timed(lambda: right(kept[-1].compute().problem.count()))

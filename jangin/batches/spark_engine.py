@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from zipimport import zipimporter
 
 import numpy as np
 
 from jangin.batches.asked import Asked
 from jangin.runtime.frames import PROBLEM, Columns, run_frames
-from jangin.runtime.rows import Sent
+from jangin.runtime.rows import LOADS, Sent
 from jangin.runtime.sizes import TensorSpec
 
 TYPES = {
@@ -50,10 +53,31 @@ def _function(
 
         task = TaskContext.get()
         count = threads or (task.cpus() if task is not None else 1)
+        before = _loads()
         for frame in run_frames(columns, sent(), count, frames):
             yield _plain(columns, frame)
+        _shorten_pause(_loads() > before)
 
     return work
+
+
+def _loads() -> int:
+    """Return how many models this process has loaded."""
+    return len(LOADS)
+
+
+def _shorten_pause(first: bool) -> None:
+    """Make the pause until this worker's next task short. `first` tells whether this task loaded a model.
+
+    Spark collects garbage after each task. The objects of the first one are left out from now on. Before each
+    task Spark lets Python look for new modules. Python before 3.13 then reads the directory of pyspark.zip
+    for each package that came from it. Dropped finders are made again when a module is imported from them."""
+    if first:
+        gc.collect()
+        gc.freeze()
+    for path, finder in [*sys.path_importer_cache.items()]:
+        if isinstance(finder, zipimporter):
+            sys.path_importer_cache.pop(path, None)
 
 
 def _plain(columns: Columns, frame: Any) -> Any:

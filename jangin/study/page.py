@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -22,6 +23,10 @@ COLOURS = (
 ROW_PIXELS, FEWEST_PIXELS, AROUND_PIXELS = 16, 180, 120
 """Heights in a plot, in pixels: of one bar, of the smallest plot, and of what is around its bars. A bar has
 room for a line of text of 12 pixels, and around are title, axis and legend."""
+
+SPREAD = 30.0
+"""Bars have a logarithmic axis if the longest is this many times the shortest. On an even axis the shortest
+would have fewer pixels than differences of a tenth need."""
 
 
 def page(
@@ -64,11 +69,11 @@ def plots(
     measured = [r for r in timed if r.joules is not None]
     names = dict.fromkeys((*engines, *(r.engine for r in rows)))
     colours = {e: COLOURS[n % len(COLOURS)] for n, e in enumerate(names)}
-    times = _bars(timed, colours, lambda r: (r.median, r.low, r.high), "ms")
+    times = _bars(timed, colours, lambda r: (r.median, r.low, r.high), "milliseconds", "ms")
     return [
-        {"title": "Time of a call", "axis": "milliseconds", **times},
-        {"title": "Energy of a call above rest", "axis": "millijoules",
-         **_bars(measured, colours, _millijoules, "mJ")},
+        {"title": "Time of a call", **times},
+        {"title": "Energy of a call above rest",
+         **_bars(measured, colours, _millijoules, "millijoules", "mJ")},
         *_curves(measured, colours),
         *_speeds([r for r in figures if r.model in products and products[r.model].square], colours, products),
     ]  # fmt: skip
@@ -83,6 +88,7 @@ def _bars(
     rows: Sequence[Row],
     colours: Mapping[str, str],
     figures: Callable[[Row], tuple[float, float, float]],
+    axis: str,
     unit: str,
 ) -> dict[str, Any]:
     """Return horizontal bars by group, one trace for each engine, with the quartiles as whiskers."""
@@ -105,7 +111,14 @@ def _bars(
                 }
             )  # fmt: skip
     height = max(FEWEST_PIXELS, ROW_PIXELS * len(rows) + 8 * len(names)) + AROUND_PIXELS
-    return {"data": data, "height": height, "threads": sorted({r.threads for r in rows})}
+    lengths = [length for trace in data for length in trace["x"]]
+    spread = bool(lengths) and 0 < SPREAD * min(lengths) < max(lengths)
+    return {
+        "data": data, "height": height, "threads": sorted({r.threads for r in rows}),
+        "axis": f"{axis}, logarithmic" if spread else axis,
+        "from": math.log10(min(lengths) / 2) if spread else None,
+        "to": math.log10(max(lengths) * 1.2) if spread else None,
+    }  # fmt: skip
 
 
 def _curves(rows: Sequence[Row], colours: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import importlib
 import pickle
+import sys
+from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import numpy as np
 import onnx.parser
@@ -241,3 +246,27 @@ def test_other_data_sets_and_inputs_are_refused() -> None:
 def test_rows_of_few_numbers_run_many_at_once(shapes: list[tuple[int | str, ...]], rows: int) -> None:
     specs = [TensorSpec(f"x{i}", np.dtype(np.float32), shape) for i, shape in enumerate(shapes)]
     assert _rows(specs) == rows
+
+
+def test_finders_of_zip_files_are_dropped_between_sparks_tasks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Modules are still imported from the file. The first task's objects are in no later collection."""
+    from jangin.batches.spark_engine import _shorten_pause
+
+    with ZipFile(tmp_path / "both.zip", "w") as file:
+        file.writestr("zipped_first.py", "")
+        file.writestr("zipped_second.py", "")
+    monkeypatch.syspath_prepend(tmp_path / "both.zip")
+    importlib.import_module("zipped_first")
+    assert str(tmp_path / "both.zip") in sys.path_importer_cache
+    frozen = gc.get_freeze_count()
+    try:
+        _shorten_pause(False)
+        assert gc.get_freeze_count() == frozen
+        assert str(tmp_path / "both.zip") not in sys.path_importer_cache
+        importlib.import_module("zipped_second")
+        _shorten_pause(True)
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()

@@ -117,6 +117,15 @@ def test_shares_of_operators() -> None:
     }
 
 
+@pytest.mark.parametrize(("slow", "axis"), [(50.0, "milliseconds"), (70.0, "milliseconds, logarithmic")])
+def test_bars_of_very_different_lengths_have_a_logarithmic_axis(slow: float, axis: str) -> None:
+    given = [Row("net", "float32", 1, 1, e, median=ms) for e, ms in (("jangin", 2.0), ("im2col", slow))]
+    plot = plots(given, ("jangin", "im2col"), {})[0]
+    assert plot["axis"] == axis and (plot["to"] is not None) == axis.endswith("logarithmic")
+    if plot["to"] is not None:
+        assert 10 ** plot["from"] == pytest.approx(1.0) and 10 ** plot["to"] == pytest.approx(84.0)
+
+
 def test_each_engine_has_a_colour_of_its_own() -> None:
     """The ninth engine had the colour of the first."""
     engines = {*STUDIED, *MULTIPLIERS, *chain(*DEVICE_MULTIPLIERS.values())}
