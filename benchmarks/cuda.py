@@ -21,7 +21,7 @@ lie in a folder beside the figures.
 
 The last lines say what to read, with every bar beside its figure. Networks and weights are made from a seed.
 `--small` takes sizes for a simulated device. A job says "absent" if its peer isn't there: PyTorch, JAX,
-Triton, cuBLASLt, TensorRT, ONNX Runtime's provider for CUDA, or NVIDIA's compute-sanitizer.
+Triton, cuBLASLt, cuDNN, TensorRT, ONNX Runtime's provider for CUDA, or NVIDIA's compute-sanitizer.
 """
 
 from __future__ import annotations

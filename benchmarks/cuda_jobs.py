@@ -46,9 +46,9 @@ SHAPES: Mapping[str, Sequence[Shape]] = {
     "gpt2": tuple((1, k, n) for k, n in ((768, 768), (768, 3072), (3072, 768), (768, 50257))),
 }  # fmt: skip
 """Rows, terms and columns of networks' products: a convolution's pixels, window and channels."""
-LIBRARIES = ("cublas",)
-"""NVIDIA's libraries that Jangin itself can call (`libraries=`). cuDNN is measured by PyTorch, whose
-convolutions call it."""
+LIBRARIES = {"cublas": "bert", "cudnn": "resnet50"}
+"""NVIDIA's libraries that Jangin itself can call (`libraries=`), and the network with which each is
+measured."""
 
 
 def parts(small: bool) -> tuple[dict[str, Job], ...]:
@@ -105,7 +105,7 @@ def third_part(small: bool) -> dict[str, Job]:
 
 
 def fourth_part(small: bool) -> dict[str, Job]:
-    """Return comparisons with other compilers and libraries: torch.compile, XLA, Triton, cuBLASLt."""
+    """Return comparisons with other compilers and libraries: torch.compile, XLA, Triton, cuBLASLt, cuDNN."""
     jobs: dict[str, Job] = {"engines": lambda on: absent_engines()}
     for name, _ in BATCHES[:4]:
         job = partial(compilers_time, name=name, batch=1, kind="bfloat16", small=small)
@@ -114,8 +114,9 @@ def fourth_part(small: bool) -> dict[str, Job]:
     for kind in ("bfloat16", "float32"):
         jobs[f"triton/product/{kind}"] = partial(triton_time, name="product", kind=kind, shape=size)
         jobs[f"triton/attention/{kind}"] = partial(triton_time, name="attention", kind=kind, shape=heads)
-    for library in LIBRARIES:
-        jobs[f"libraries/{library}/float32"] = partial(library_time, library=library, small=small)
+    for library, name in LIBRARIES.items():
+        job = partial(library_time, library=library, name=name, small=small)
+        jobs[f"libraries/{library}/float32"] = job
     return jobs
 
 

@@ -168,10 +168,10 @@ def triton_time(on: Place, name: str, kind: str, shape: tuple[int, ...]) -> Row:
     return {"seconds": seconds, **of_triton(name, kind, shape, seconds)}
 
 
-def library_time(on: Place, library: str, small: bool) -> Row:
-    """Measure BERT in float32 with our kernels, and with those of a library that fit, by the device's
+def library_time(on: Place, library: str, name: str, small: bool) -> Row:
+    """Measure a network in float32 with our kernels, and with those of a library that fit, by the device's
     clock. Jangin calls the library itself, so PyTorch isn't needed."""
-    model = network("bert", "float32", 1, small)
+    model = network(name, "float32", 1, small)
     ours = compiled(model, on, "float32")
     if libraries.find(library) is None:
         return {"absent": libraries.absent(library)}

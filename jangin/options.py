@@ -28,7 +28,7 @@ T = TypeVar("T")
 Door = TypeVar("Door", bound="Callable[..., Any]")
 Keyed = bool | Literal["for several"]
 
-LIBRARIES = ("never", "auto", "openblas", "onednn", "clblast", "cublas")
+LIBRARIES = ("never", "auto", "openblas", "onednn", "clblast", "cublas", "cudnn")
 LATENCY = "latency"
 OBJECTIVES = (LATENCY, "energy", "edp")
 _NONE: Mapping[str, Any] = MappingProxyType({})
@@ -125,8 +125,8 @@ class Options:
     libraries: str = _option(
         "never",
         "Whose kernels compete with ours in tuning: never (ours alone), auto (all libraries that are here), "
-        "openblas or onednn on processors, clblast on OpenCL devices, cublas on NVIDIA's GPUs, or several "
-        "with commas between them. A library that is asked for by name also makes what wasn't tuned.",
+        "openblas or onednn on processors, clblast on OpenCL devices, cublas and cudnn on NVIDIA's GPUs, or "
+        "several with commas between them. A library that is asked for by name also makes what wasn't tuned.",
         "--libraries",
         keyed=True,
     )

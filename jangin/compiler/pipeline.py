@@ -30,6 +30,7 @@ from jangin.passes.memory import recompute
 from jangin.passes.memory.updates import ordered
 from jangin.passes.partition import has_steps, partition
 from jangin.passes.table import Pass
+from jangin.passes.windows.winograd_cost import with_ways
 from jangin.runtime.artifact import Artifact
 from jangin.runtime.compiled import Compiled
 from jangin.runtime.program_artifact import ProgramArtifact
@@ -224,9 +225,8 @@ def optimize(
 ) -> Graph:
     """Run the graph passes on a lowered graph, and return the result. The passes end with `until`, or begin
     with `since`, if these are given."""
-    passes, target = graph_passes(options), options.target
-    if not options.winograd:  # then other passes don't wait for it either
-        target = target.with_figures(winograd=replace(target.machine.winograd, gain=0.0))
+    library = "cudnn" in options.libraries.split(",")
+    passes, target = graph_passes(options), with_ways(options.target, options.winograd, library)
     passes = passes[next((n for n, p in enumerate(passes) if p.name == since), 0) :]
     verified = None
     for n, step in enumerate(passes, 1):

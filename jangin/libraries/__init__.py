@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
-from jangin.libraries import gemm
+from jangin.libraries import convolutions, gemm
 from jangin.runtime.libraries import absent, find
 from jangin.templates.template import Template, Workload
 
@@ -18,6 +18,7 @@ CANDIDATES: Mapping[str, Callable[[Workload], Template | None]] = {
     "onednn": gemm.onednn,
     "clblast": gemm.clblast,
     "cublas": gemm.cublas,
+    "cudnn": convolutions.cudnn,
 }
 """Functions that make a candidate for a workload, by library."""
 

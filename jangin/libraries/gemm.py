@@ -13,7 +13,7 @@ from dataclasses import replace
 from jangin.ir import te
 from jangin.ir.dtype import F32
 from jangin.ir.expr import Const, Expr, Load, Var, const
-from jangin.ir.library import LibraryCall, Matrix, Sgemm
+from jangin.ir.library import Convolution, LibraryCall, Matrix, Sgemm
 from jangin.ir.loop import Func
 from jangin.ir.simplify import Ranges
 from jangin.ir.traversal import loads, rewrite, substitute
@@ -118,36 +118,19 @@ def _order(rows: int, columns: int, row_step: int, column_step: int) -> tuple[in
     return None
 
 
-class Gemm(Template):
-    """A product by the SGEMM of `library`. Its parameter is the number of rows of a task."""
+class Called(Template):
+    """A kernel that a library computes."""
 
-    def __init__(self, workload: Workload, sgemm: Sgemm, library: str) -> None:
-        self.workload, self.sgemm, self.library = workload, sgemm, library
+    def __init__(self, workload: Workload, library: str) -> None:
+        self.workload, self.library = workload, library
         (self.stage,) = workload.stages
 
     @property
     def name(self) -> str:  # type: ignore[override]
         return self.library
 
-    def space(self) -> Sequence[Params]:
-        rows = self.sgemm.rows
-        sizes = [-(-rows // n) for n in PIECES if n == 1 or rows >= n * LEAST_ROWS]
-        return [{"rows": n} for n in sizes]
-
-    def estimate(self, params: Params) -> float:
-        s, machine = self.sgemm, self.workload.machine
-        steps = math.prod(s.outer) * s.rows * s.columns * s.depth
-        tasks = math.prod(s.outer) * -(-s.rows // params["rows"])
-        return launch(steps / (machine.peak * EFFICIENCY), tasks) / machine.clock
-
-    def schedule(self, params: Params) -> Scheduled:
-        """Return the naive nest, which defines the result, and the library's call."""
-        rest = self.rest()
-        call = LibraryCall(self.library, self.sgemm, params["rows"], None if rest is None else _by_rows(rest))
-        cost = params["rows"] * self.sgemm.columns * self.sgemm.depth / self.workload.machine.lanes(4)
-        return self.scheduled(params, call, cost)
-
     def scheduled(self, params: Params, call: LibraryCall, cost: float) -> Scheduled:
+        """Return the naive nest, which defines the result, and the library's call."""
         p = self.workload
         func = simplify_func(te.lower(p.name, p.stages, p.inputs, p.symbols))
         return Scheduled(self.library, func, (), params=params, cost=cost, call=call)
@@ -163,27 +146,57 @@ class Gemm(Template):
         return replace(p, name=f"{p.name}_rest", stages=(only,))
 
 
-class Device(Gemm):
-    """A product by CLBlast's or cuBLAS's SGEMM, which distributes it among a device's work-groups itself. An
-    epilogue is an ordinary kernel in the same launch."""
+class Gemm(Called):
+    """A product by the SGEMM of `library`. Its parameter is the number of rows of a task."""
+
+    def __init__(self, workload: Workload, sgemm: Sgemm, library: str) -> None:
+        super().__init__(workload, library)
+        self.sgemm = sgemm
+
+    def space(self) -> Sequence[Params]:
+        rows = self.sgemm.rows
+        sizes = [-(-rows // n) for n in PIECES if n == 1 or rows >= n * LEAST_ROWS]
+        return [{"rows": n} for n in sizes]
+
+    def estimate(self, params: Params) -> float:
+        s, machine = self.sgemm, self.workload.machine
+        tasks = math.prod(s.outer) * -(-s.rows // params["rows"])
+        return launch(s.steps / (machine.peak * EFFICIENCY), tasks) / machine.clock
+
+    def schedule(self, params: Params) -> Scheduled:
+        """Return the naive nest, which defines the result, and the library's call."""
+        rest = self.rest()
+        call = LibraryCall(self.library, self.sgemm, params["rows"], None if rest is None else _by_rows(rest))
+        cost = params["rows"] * self.sgemm.columns * self.sgemm.depth / self.workload.machine.lanes(4)
+        return self.scheduled(params, call, cost)
+
+
+class Device(Called):
+    """A product by a device's library, which distributes it among work-groups itself. An epilogue is an
+    ordinary kernel in the same launch."""
+
+    def __init__(self, workload: Workload, of: Sgemm | Convolution, library: str) -> None:
+        super().__init__(workload, library)
+        self.of = of
 
     def space(self) -> Sequence[Params]:
         return [{}]
 
     def estimate(self, params: Params) -> float:
-        return super().estimate({"rows": self.sgemm.rows})
+        machine = self.workload.machine
+        return launch(self.of.steps / (machine.peak * EFFICIENCY), 1) / machine.clock
 
     def schedule(self, params: Params) -> Scheduled:
         rest = self.rest()
         if rest is None:
-            return self.scheduled(params, LibraryCall(self.library, self.sgemm, 0, None), 1.0)
+            return self.scheduled(params, LibraryCall(self.library, self.of, 0, None), 1.0)
         if rest.target.groups:
             template = Elements(rest)
             func = template.schedule(min(template.space(), key=template.estimate)).func
         else:
             func = _by_rows(rest)
-        cost = self.sgemm.columns / rest.machine.lanes(4)
-        return self.scheduled(params, LibraryCall(self.library, self.sgemm, 0, func), cost)
+        cost = rest.size(self.stage.axes[-1].extent) / rest.machine.lanes(4)
+        return self.scheduled(params, LibraryCall(self.library, self.of, 0, func), cost)
 
 
 def _by_rows(rest: Workload) -> Func:

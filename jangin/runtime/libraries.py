@@ -197,6 +197,20 @@ def _cublas() -> Library | None:
     return None
 
 
+def _cudnn() -> Library | None:
+    """Load cuDNN, or return None if it is missing."""
+    for place in nvidia_libraries("cudnn", ("9",)):
+        try:
+            loaded = ctypes.CDLL(place)
+        except OSError:
+            continue
+        loaded.cudnnGetVersion.restype = ctypes.c_size_t
+        number = loaded.cudnnGetVersion()
+        version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+        return Library("cudnn", version, _addresses(loaded, {n: n for n in CUDNN}, "cudnn{}"))
+    return None
+
+
 def _files(package: str, name: str) -> Iterator[Path]:
     """Yield the paths of those files of an installed package that are called `name`."""
     from importlib import metadata  # it imports thirty modules, and few calls need it
@@ -231,12 +245,22 @@ CUBLAS = (
     "MatrixLayoutDestroy", "MatrixLayoutSetAttribute", "MatmulPreferenceCreate", "MatmulPreferenceDestroy",
     "MatmulPreferenceSetAttribute", "MatmulAlgoGetHeuristic", "Matmul",
 )  # fmt: skip
+CUDNN = (
+    "Create", "SetStream", "GetErrorString", "CreateTensorDescriptor", "DestroyTensorDescriptor",
+    "SetTensor4dDescriptorEx", "CreateFilterDescriptor", "DestroyFilterDescriptor", "SetFilter4dDescriptor",
+    "CreateConvolutionDescriptor", "DestroyConvolutionDescriptor", "SetConvolution2dDescriptor",
+    "SetConvolutionGroupCount", "SetConvolutionMathType", "GetConvolutionForwardAlgorithm_v7",
+    "ConvolutionForward",
+)  # fmt: skip
 FINDERS: Mapping[str, Callable[[], Library | None]] = {
-    "openblas": _openblas, "onednn": _onednn, "clblast": _clblast, "cublas": _cublas,
+    "openblas": _openblas, "onednn": _onednn, "clblast": _clblast, "cublas": _cublas, "cudnn": _cudnn,
 }  # fmt: skip
-TITLES = {"openblas": "OpenBLAS", "onednn": "oneDNN", "clblast": "CLBlast", "cublas": "cuBLAS"}
+TITLES = {
+    "openblas": "OpenBLAS", "onednn": "oneDNN", "clblast": "CLBlast", "cublas": "cuBLAS", "cudnn": "cuDNN",
+}  # fmt: skip
 SYSTEMS = {
     "clblast": "install your system's package of it (Debian's is libclblast1)",
     "cublas": "pip install nvidia-cublas, or set CUDA_HOME to a CUDA toolkit's folder",
+    "cudnn": "pip install nvidia-cudnn-cu12 (or -cu13, as the driver's CUDA)",
 }
 """The remedy for libraries without a Python package."""

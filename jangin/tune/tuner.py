@@ -282,7 +282,7 @@ class TuningModel:
         way = make_kernel(replace(workload, name="way_0"), self.options, self.options.choices.get(digest))
         first = Candidate(way.template, way.params)
         tried = set(known.tried) if known else set()
-        hopeful = [c for c, s in ranked if s <= HOPELESS * ranked[0][1] and c != first]
+        hopeful = [c for c in hopeful_of(ranked) if c != first]
         queue = [c for c in _libraries_first(hopeful, [c for c, _ in ranked]) if str(c) not in tried]
         pruned = len(ranked) - len(hopeful) - 1
         report = Tuned(node.name, node.source, 0, 0.0, 0.0, first, first, earlier=len(tried), pruned=pruned)
@@ -445,6 +445,13 @@ def _seconds(exe: Executable, feeds: Mapping[str, Array]) -> float:
     start = time.perf_counter()
     exe.run(feeds)
     return time.perf_counter() - start
+
+
+def hopeful_of(ranked: Sequence[tuple[Candidate, float]]) -> list[Candidate]:
+    """Return the candidates that are worth a trial, of those with their estimates, the quickest first. An
+    estimate of a library's time is a guess, and discards no template's candidate."""
+    best = next((s for c, s in ranked if c.template not in FINDERS), math.inf)
+    return [c for c, s in ranked if s <= HOPELESS * best]
 
 
 def _libraries_first(hopeful: Sequence[Candidate], ranked: Sequence[Candidate]) -> list[Candidate]:

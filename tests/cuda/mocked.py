@@ -19,7 +19,7 @@ import pytest
 
 from jangin.backends.cuda import nvrtc
 from jangin.runtime import libraries
-from jangin.runtime.devices import cublas, cuda, cuda_devices, cuda_library
+from jangin.runtime.devices import cublas, cuda, cuda_devices, cuda_library, cudnn
 
 SOURCES = Path(__file__).parent / "mock"
 FLAGS = ("-std=c++17", "-shared", "-fPIC", "-w")
@@ -35,6 +35,7 @@ if Path("/proc/cpuinfo").exists() and " fma " in Path("/proc/cpuinfo").read_text
 
 LIBRARIES = {
     "libcuda.so.1": "cuda.cpp", "lib/libnvrtc.so.12": "nvrtc.cpp", "lib/libcublasLt.so.12": "cublaslt.cpp",
+    "lib/libcudnn.so.9": "cudnn.cpp",
 }  # fmt: skip
 """The mock's libraries, and their sources."""
 
@@ -103,6 +104,7 @@ def forget() -> None:
         nvrtc.found,
         libraries.find,
         cublas._functions,
+        cudnn._functions,
     ):
         function.cache_clear()
 

@@ -275,3 +275,11 @@ def test_a_model_of_several_plans_is_refused() -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
     with pytest.raises(ValueError, match=r"the model runs in steps .* and can't be tuned"):
         tune_model(model, OPTIONS, 1, 1.0)
+
+
+def test_a_library_s_estimate_discards_none_of_ours() -> None:
+    """A library's estimate is a guess. Ours are compared with ours."""
+    ranked = [
+        (Candidate(n), s) for n, s in (("cudnn", 1e-6), ("rows", 7e-6), ("window", 8e-6), ("planes", 1e-4))
+    ]
+    assert [c.template for c in tuner.hopeful_of(ranked)] == ["cudnn", "rows", "window"]

@@ -48,7 +48,7 @@ class CudaBackend:
     """See `backends.backend.Backend`. A kernel's code contains machine code for the target's architecture,
     and PTX that the drivers of later devices compile."""
 
-    libraries, forks = ("cublas",), True
+    libraries, forks = ("cublas", "cudnn"), True
 
     forms: Mapping[str, Callable[[Func, Target], str]] = MappingProxyType(
         {"cuda": source, "ptx": ptx, "usage": usage}

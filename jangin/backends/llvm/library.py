@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from jangin.backends.llvm.functions import called, declared, head
-from jangin.ir.library import LibraryCall, Matrix
+from jangin.ir.library import LibraryCall, Matrix, Sgemm
 from jangin.runtime.functions import KERNEL
 
 SGEMM = {
@@ -50,7 +50,8 @@ def library_module(name: str, call: LibraryCall) -> str:
     """Return the LLVM IR module of the kernel `name`. For each task it computes the product of the task's
     rows, and then the operators fused behind it."""
     s, rows = call.product, call.rows
-    places = s.left.param, s.right.param, s.result
+    assert isinstance(s, Sgemm)
+    places = s.params
     pieces = call.pieces
     lines = [
         *(f"  %{x}.at = getelementptr ptr, ptr %args, i64 {i}" for x, i in zip("abc", places, strict=True)),

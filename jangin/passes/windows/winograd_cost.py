@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from jangin.ir.core import Conv
 from jangin.ir.dtype import F32, DType
 from jangin.ir.records import dataclass
 from jangin.passes.windows.winograd_transform import F2, F4, TAPS, Transform
 from jangin.targets.figures import WinogradFigures
+from jangin.targets.target import Target
+
+NO_COPIES = 1 << 62
+"""The time of a launch, in multiply-adds, with which no padded copy of an image pays. No convolution has so
+many."""
 
 PACKED = 4
 """The time to pack one weight for a block of tiles, in multiply-adds. Constant weights are packed before. It
@@ -17,6 +23,15 @@ is an estimate that only orders candidates, which tuning measures."""
 STORED = 3
 """The time to transform one weight that is stored in the transform's order, in multiply-adds. It is counted
 in instructions of WebAssembly."""
+
+
+def with_ways(target: Target, winograd: bool, library: bool) -> Target:
+    """Return the target with figures of the ways of convolutions that may be taken. Without `winograd`, no
+    pass waits for this method. A device's `library` knows such methods, and pads images itself."""
+    figures = target.machine.winograd
+    if library and target.groups:
+        return target.with_figures(winograd=replace(figures, gain=0.0, launch=NO_COPIES))
+    return target if winograd else target.with_figures(winograd=replace(figures, gain=0.0))
 
 
 def is_window(conv: Conv) -> bool:

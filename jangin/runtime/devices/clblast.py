@@ -46,7 +46,8 @@ class Clblast(Product):
     """A product by CLBlast (see `runtime.devices.products`)."""
 
     def __init__(self, sgemm: Sgemm, rest: Kernel | None) -> None:
-        super().__init__(sgemm, rest)
+        super().__init__(sgemm.params, rest)
+        self.sgemm = sgemm
         _functions()
 
     def copy(self) -> Clblast:

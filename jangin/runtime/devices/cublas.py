@@ -13,13 +13,11 @@ from typing import Any
 
 from jangin.ir.library import Matrix, Sgemm
 from jangin.runtime.device import LoadError
-from jangin.runtime.devices.cuda_objects import Context, Queue, timed
+from jangin.runtime.devices.cuda_objects import WORKSPACE, Context, Queue, timed
 from jangin.runtime.devices.driver import DriverError, Kernel
 from jangin.runtime.devices.products import Product, starts
 from jangin.runtime.libraries import absent, find
 
-WORKSPACE = 32 << 20
-"""Bytes of memory that a product may use. NVIDIA's manual of cuBLAS recommends so many for Hopper."""
 _INT, _SIZE, _LONG, _HANDLE, _WORD = (
     ctypes.c_int, ctypes.c_size_t, ctypes.c_int64, ctypes.c_void_p, ctypes.c_uint64,
 )  # fmt: skip
@@ -104,8 +102,8 @@ class Cublas(Product):
     """A product by cuBLASLt (see `runtime.devices.products`)."""
 
     def __init__(self, context: Context, sgemm: Sgemm, rest: Kernel | None) -> None:
-        super().__init__(sgemm, rest)
-        self._context, self._handle, s = context, _opened(context), sgemm
+        super().__init__(sgemm.params, rest)
+        self._context, self._handle, self.sgemm, s = context, _opened(context), sgemm, sgemm
         self._what = _Object("MatmulDesc", COMPUTE, FLOAT32)
         for attribute, m in ((TRANSPOSED_A, s.right), (TRANSPOSED_B, s.left)):
             self._what.set(attribute, _INT(TRANSPOSED if m.transposed else 0))
@@ -141,7 +139,7 @@ class Cublas(Product):
         one, none = ctypes.c_float(1.0), ctypes.c_float(0.0)
         left, right, result = self._memory
         a, b, c = (layout.handle for layout in self._layouts)
-        room = queue.workspace(WORKSPACE)
+        room = queue.workspace()
         with self._context.entered():
             for first in starts(self.sgemm):
                 at = [m.handle + 4 * n for m, n in zip((left, right, result), first, strict=True)]

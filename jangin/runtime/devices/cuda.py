@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any
 
 from jangin.ir.graph import Array
+from jangin.ir.library import Sgemm
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.cublas import Cublas
 from jangin.runtime.devices.cuda_code import ROUNDS, Built
@@ -15,8 +16,9 @@ from jangin.runtime.devices.cuda_host import Mapped
 from jangin.runtime.devices.cuda_library import Error
 from jangin.runtime.devices.cuda_objects import Buffer, Context, Kernel, Module, Queue
 from jangin.runtime.devices.cuda_tensors import CudaCode
+from jangin.runtime.devices.cudnn import Cudnn
 from jangin.runtime.devices.driver import DriverError
-from jangin.runtime.devices.products import unpacked
+from jangin.runtime.devices.products import Product, unpacked
 from jangin.runtime.devices.queued import Code, QueuedDevice
 from jangin.runtime.system import renew_lock
 
@@ -60,13 +62,17 @@ class CudaDriver:
     def unpack(self, code: bytes) -> Built:
         return Built.of(code)
 
-    def load(self, packed: Built, target: str) -> Kernel | Cublas:
+    def load(self, packed: Built, target: str) -> Kernel | Product:
         if packed.product:
             rest = self.load(replace(packed, product=b""), target) if packed.cubin else None
+            product = unpacked(packed.product)
+            name = "cuBLASLt" if isinstance(product, Sgemm) else "cuDNN"
             try:
-                return Cublas(self._in, unpacked(packed.product), rest)
+                if isinstance(product, Sgemm):
+                    return Cublas(self._in, product, rest)
+                return Cudnn(self._in, product, rest)
             except DriverError as error:
-                raise LoadError(f"{self} can't call cuBLASLt: {error}; {NO_LIBRARY}") from error
+                raise LoadError(f"{self} can't call {name}: {error}; {NO_LIBRARY}") from error
         own = self.device.takes(packed.architecture)
         try:
             return Kernel(Module(self._in, packed.cubin if own else packed.ptx), packed.kernel, packed.shared)
@@ -85,7 +91,7 @@ class CudaDriver:
             f"nvidia-cuda-nvrtc-cu{had})"
         )
 
-    def waiting(self, kernel: Kernel | Cublas, local: int) -> tuple[Kernel, int] | None:
+    def waiting(self, kernel: Kernel | Product, local: int) -> tuple[Kernel, int] | None:
         if not self.device.cooperates or not isinstance(kernel, Kernel):
             return None
         found = kernel.waiting(ROUNDS)

@@ -24,6 +24,8 @@ pins whole pages."""
 STAGED = 1 << 20
 """Arrays of at most this many bytes are copied through pinned memory. Larger ones gain nothing, because the
 driver itself copies them through pinned memory in pieces."""
+WORKSPACE = 32 << 20
+"""Bytes of memory that a library's launch may use. NVIDIA's manual of cuBLAS recommends them for Hopper."""
 MOST_SHARED = 8
 """The attribute of a kernel that allows its launches to ask for so many bytes of shared memory
 (`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`)."""
@@ -166,10 +168,11 @@ class Queue(_Object):
         self._used = block * STAGED + at + -(-size // 64) * 64
         return self._blocks[block].bytes[at : at + size]
 
-    def workspace(self, size: int) -> Buffer:
-        """Return memory that a library may use for its launches on this stream."""
-        if self._workspace is None or self._workspace.size < size:
-            self._workspace = Buffer(self.context, size)
+    def workspace(self) -> Buffer:
+        """Return memory that libraries may use for their launches on this stream. Recorded launches keep its
+        address, so it stays the same."""
+        if self._workspace is None:
+            self._workspace = Buffer(self.context, WORKSPACE)
         return self._workspace
 
     def write(self, to: Buffer, array: Array) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 from threading import Lock, Thread
 
+from jangin.ir.library import Sgemm
 from jangin.ir.records import dataclass
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.clblast import Clblast
@@ -116,7 +117,12 @@ def load_kernel(device: Found, built: Built, *, same: bool) -> Kernel | Clblast:
     """Load the kernel of a program, with its library call if it has one. Raises LoadError."""
     if built.product:
         rest = load_kernel(device, replace(built, product=b""), same=same) if built.source else None
-        return Clblast(unpacked(built.product), rest)
+        product = unpacked(built.product)
+        if not isinstance(product, Sgemm):
+            raise LoadError(
+                "a kernel's code is damaged: CLBlast has no convolutions; compile the model again"
+            )
+        return Clblast(product, rest)
     program = load_program(device, built, same=same)
     try:
         return Kernel(program, built.kernel)

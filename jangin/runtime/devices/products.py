@@ -1,4 +1,5 @@
-"""Products that another maker's library enqueues between a device's own kernels: CLBlast's and cuBLAS's."""
+"""Products that another maker's library enqueues between a device's own kernels: CLBlast's and
+cuBLAS's products of matrices, and cuDNN's convolutions."""
 
 from __future__ import annotations
 
@@ -9,20 +10,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Self
 
-from jangin.ir.library import Matrix, Sgemm
+from jangin.ir.library import Convolution, Matrix, Sgemm
 from jangin.runtime.device import LoadError
 from jangin.runtime.devices.driver import Kernel
 
 
-def packed(sgemm: Sgemm) -> bytes:
+def packed(product: Sgemm | Convolution) -> bytes:
     """Return a product's description as bytes, to be stored beside a kernel's code."""
-    return json.dumps(asdict(sgemm), separators=(",", ":")).encode()
+    return json.dumps(asdict(product), separators=(",", ":")).encode()
 
 
-def unpacked(text: bytes) -> Sgemm:
+def unpacked(text: bytes) -> Sgemm | Convolution:
     """Return the product that `packed` described. Raises LoadError if the bytes are damaged."""
     try:
         record = json.loads(text)
+        if "window" in record:
+            sizes: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in record.items()}
+            return Convolution(**sizes)
         left, right = (Matrix(**{**record[n], "outer": tuple(record[n]["outer"])}) for n in ("left", "right"))
         return Sgemm(**{**record, "left": left, "right": right, "outer": tuple(record["outer"])})
     except (ValueError, TypeError, KeyError) as error:
@@ -42,13 +46,13 @@ def starts(s: Sgemm) -> Iterator[tuple[int, int, int]]:
 
 
 class Product(ABC):
-    """A kernel that calls a library.
+    """A kernel that calls a library. `params` are the numbers of its arguments: both operands and the result.
 
     `rest` is the kernel of the operators fused behind the product, or None. It has the same arguments as the
     replaced kernel. The methods are those of `runtime.devices.driver.Kernel`."""
 
-    def __init__(self, sgemm: Sgemm, rest: Kernel | None) -> None:
-        self.sgemm, self.rest = sgemm, rest
+    def __init__(self, params: Sequence[int], rest: Kernel | None) -> None:
+        self._params, self.rest = params, rest
         self._given: dict[int, Any] = {}
 
     @abstractmethod
@@ -63,12 +67,10 @@ class Product(ABC):
     @property
     def _memory(self) -> Sequence[Any]:
         """The buffers of both operands and of the result."""
-        s = self.sgemm
-        return [self._given[n] for n in (s.left.param, s.right.param, s.result)]
+        return [self._given[n] for n in self._params]
 
     def set_arg(self, number: int, value: Any) -> None:
-        s = self.sgemm
-        if number in (s.left.param, s.right.param, s.result) and not isinstance(value, int):
+        if number in self._params and not isinstance(value, int):
             self._given[number] = value
         if self.rest is not None:
             self.rest.set_arg(number, value)
