@@ -12,6 +12,7 @@ from cuda_work import (
     bytes_error,
     compilers_time,
     copied,
+    estimates,
     launch_time,
     library_time,
     network_error,
@@ -46,6 +47,8 @@ SHAPES: Mapping[str, Sequence[Shape]] = {
     "gpt2": tuple((1, k, n) for k, n in ((768, 768), (768, 3072), (3072, 768), (768, 50257))),
 }  # fmt: skip
 """Rows, terms and columns of networks' products: a convolution's pixels, window and channels."""
+CHOOSING = 60.0
+"""Seconds for which candidates of a network's kernels are measured, a third of a part."""
 LIBRARIES = {"cublas": "bert", "cudnn": "resnet50"}
 """NVIDIA's libraries that Jangin itself can call (`libraries=`), and the network with which each is
 measured."""
@@ -106,7 +109,7 @@ def third_part(small: bool) -> dict[str, Job]:
 
 def fourth_part(small: bool) -> dict[str, Job]:
     """Return comparisons with other compilers and libraries: torch.compile, XLA, Triton, cuBLASLt, cuDNN."""
-    jobs: dict[str, Job] = {"engines": lambda on: absent_engines()}
+    jobs: dict[str, Job] = {"engines": absent_engines}
     for name, _ in BATCHES[:4]:
         job = partial(compilers_time, name=name, batch=1, kind="bfloat16", small=small)
         jobs[f"compilers/{name}/1/bfloat16"] = job
@@ -121,8 +124,12 @@ def fourth_part(small: bool) -> dict[str, Job]:
 
 
 def fifth_part(small: bool) -> dict[str, Job]:
-    """Return all else: other networks, types and sizes."""
+    """Return all else: the choice among candidates, other networks, types and sizes."""
     jobs: dict[str, Job] = {}
+    chosen, seconds = ("bert", 1.0) if small else ("resnet50", CHOOSING)
+    for kind in ("bfloat16", "float32"):
+        job = partial(estimates, name=chosen, kind=kind, seconds=seconds, small=small)
+        jobs[f"estimates/{chosen}/{kind}"] = job
     for name, _ in BATCHES:
         for kind in KINDS:
             jobs[f"errors/{name}/{kind}"] = partial(network_error, name=name, kind=kind, small=small)

@@ -17,8 +17,11 @@ from cuda_place import TF32, Place, Prepared, compiled
 from gpu_networks import NETWORKS, attention, feeds, product, product_of_bytes, windows
 
 import jangin
+from jangin.compiler.pipeline import tune_model
+from jangin.options import Options
 from jangin.runtime import libraries
 from jangin.runtime.devices.cuda_devices import Found, select
+from jangin.targets import resolve
 
 NOT_FINITE = "the results aren't finite"
 
@@ -182,6 +185,22 @@ def library_time(on: Place, library: str, name: str, small: bool) -> Row:
     seconds = [device_seconds(exe, given) for exe in (ours, theirs)]
     return {"device": seconds[0], library: seconds[1], "of the library": seconds[1] / seconds[0],
             "calls": calls, "error": error}  # fmt: skip
+
+
+def estimates(on: Place, name: str, kind: str, seconds: float, small: bool) -> Row:
+    """Measure all candidates of a network's kernels for some seconds. Tell how often the estimate's first
+    choice is within 10 % of the best, the share of candidates that estimates leave out, and what this
+    loses."""
+    if on.prepares:
+        raise Prepared  # a kernel has some hundred candidates
+    options = Options(resolve(on.target), tf32=kind == TF32)
+    found = tune_model(network(name, kind, 1, small), options, 1, seconds, every=True)
+    rows = found.measured
+    return {
+        "kernels": len(rows), "near": found.near / max(1, len(rows)), "pruned": found.pruned,
+        "lost": [lost - 1 for lost in found.lost], "defects": found.defects,
+        "each": {r.name: [str(r.first), str(r.best), r.gain, r.tried.total(), r.known] for r in rows},
+    }  # fmt: skip
 
 
 def launch_time(on: Place, count: int) -> Row:

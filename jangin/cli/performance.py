@@ -186,6 +186,9 @@ def tune(
             help="A meter that prints lines `timestamp watts`, or a plug-in.",
         ),
     ] = "",
+    pruned: Annotated[
+        bool, typer.Option("--pruned", help="Measure what estimates leave out too, and say what this loses.")
+    ] = False,
     json: Annotated[Path | None, typer.Option(help="Write every figure to this file.")] = None,
     farm: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Measure on a Dask cluster's workers: tcp://host:8786.")
@@ -207,10 +210,10 @@ def tune(
         tuple(dict.fromkeys(precision.split(","))), data, parse_share(drop), output,
     )  # fmt: skip
     if farm:
-        if not goal.alone:
+        if not goal.alone or pruned:
             raise typer.BadParameter("--farm tunes for the latency of one device and precision each")
         tune_on_farm(model, context.obj, budget, shape or [], symbolic, threads, target, json, farm, trust)
         return
     if trust is not None:
         raise typer.BadParameter("--trust needs --farm")
-    work(model, context.obj, budget, shape or [], symbolic, threads, target, json, goal)
+    work(model, context.obj, budget, shape or [], symbolic, threads, target, json, goal, pruned)

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -27,17 +28,14 @@ from jangin.options import LATENCY, Options
 from jangin.runtime.libraries import FINDERS, TITLES, find
 from jangin.runtime.threads import counted
 from jangin.targets import resolve
+from jangin.tune.outcome import NEAR, Outcome, Tuned
 from jangin.tune.store import Point
-from jangin.tune.tuner import Outcome, Tuned
 
 if TYPE_CHECKING:
     from jangin.farm.tuning import Place
 
 UNITS = {"latency": "ms", "energy": "mJ", "edp": "mJ·s"}
 """The units of a thousandth of each objective's figure."""
-NEAR = 1 / 1.1
-"""The least share of the untuned time at which a kernel's first choice still counts as good. The log then
-says that the choice is within 10 % of the best."""
 ROWS = 30
 """The most kernels that the table lists. The rest takes little time."""
 DEFECTS = 3
@@ -54,10 +52,13 @@ def tune(
     target: str | None,
     output: Path | None,
     goal: Goal,
+    pruned: bool,
 ) -> None:
     """Measure candidates for a model's kernels, store the winners and print the results. They are also
-    written to `output` as JSON."""
+    written to `output` as JSON. `pruned`: those that estimates leave out are measured too."""
     goal.check()
+    if pruned and not goal.alone:
+        raise ValueError("--pruned measures on one device, by the time alone")
     if goal.devices and target is not None:
         raise ValueError("give --target for one device, or --devices for some, not both")
     options = _asked(model, settings, shapes, symbolic, threads, target, goal.objective)
@@ -65,7 +66,7 @@ def tune(
     for name in goal.devices or (options.asked,):
         device_for(resolve(name))  # measuring runs the code
     if goal.alone:
-        outcome = _alone(model, options, seconds)
+        outcome = _alone(model, options, seconds, pruned)
         point = Point("", counted(threads), outcome.before)
         choices = [Choice(FLOATS, model, 0.0, Trial(options, outcome, point))]
         plain = as_json(outcome, counted(threads))
@@ -81,12 +82,12 @@ def tune(
         write_text(output, json.dumps(plain, indent=1) + "\n")
 
 
-def _alone(model: Path, options: Options, seconds: float) -> Outcome:
+def _alone(model: Path, options: Options, seconds: float, pruned: bool) -> Outcome:
     """Tune for the time on one device with one number of threads."""
     count = counted(options.threads)
     known = with_winners(options.but(tune=seconds), count)
     with shown() as tell, within(options.limits, seconds):
-        return tune_model(model, known, count, seconds, winners_of(options), tell)
+        return tune_model(model, known, count, seconds, winners_of(options), tell, every=pruned)
 
 
 def _print(choice: Choice, goal: Goal) -> None:
@@ -233,10 +234,15 @@ def summary(found: Outcome, threads: int, libraries: Sequence[str], objective: s
         f"{changed} kernels changed; {found.spent:.0f} s" + (", stopped" if found.stopped else "")
     ]
     if tried:
-        near = sum(r.gain >= NEAR for r in found.kernels if r.tried)
         lines.append(
-            f"the estimate's first choice is within {1 / NEAR - 1:.0%} of the best for {near} of "
-            f"{sum(bool(r.tried) for r in found.kernels)} kernels that were measured"
+            f"the estimate's first choice is within {1 / NEAR - 1:.0%} of the best for {found.near} of "
+            f"{len(found.measured)} kernels that were measured"
+        )
+    if found.lost:
+        lost, most = geometric_mean(found.lost) - 1, max(found.lost) - 1
+        lines.append(
+            f"pruning leaves out {found.pruned:.0%} of the candidates, and loses {lost:.1%} on "
+            f"{len(found.lost)} kernels, at most {most:.1%}"
         )
     for name in libraries:
         with_it = sum(name in r.tried for r in found.kernels)
@@ -276,4 +282,4 @@ def _plain(r: Tuned) -> dict[str, object]:
         "attempts": [asdict(a) for a in r.attempts],
         "sources": [s._asdict() for s in r.sources],
     }
-    return {**plain, "after": r.after}
+    return {**plain, "after": r.after, "lost": r.lost}

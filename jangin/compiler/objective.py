@@ -26,8 +26,9 @@ from jangin.runtime.threads import counted, default_threads
 from jangin.targets import Target, resolve
 from jangin.tune.joules import Cost, Meter, measuring, middle
 from jangin.tune.measure import random_feeds
+from jangin.tune.outcome import Outcome
 from jangin.tune.store import Point, Store, place_of
-from jangin.tune.tuner import FINAL_ROUNDS, FINAL_SECONDS, Outcome, executable_of, sizes_of
+from jangin.tune.tuner import FINAL_ROUNDS, FINAL_SECONDS, executable_of, sizes_of
 
 if TYPE_CHECKING:
     from jangin.frontends.format import ModelSource

@@ -40,7 +40,7 @@ from jangin.tune.store import Store, place_of
 
 if TYPE_CHECKING:
     from jangin.tune.joules import Meter
-    from jangin.tune.tuner import Outcome
+    from jangin.tune.outcome import Outcome
     from jangin.tune.tuner import Progress as TuneProgress
 
 
@@ -52,9 +52,11 @@ def tune_model(
     store: Store | None = None,
     progress: TuneProgress | None = None,
     meter: Meter | None = None,
+    every: bool = False,
 ) -> Outcome:
     """Measure candidates for `budget` seconds, beginning with the results in `store`, and keep the new
     results there. Return the outcome. `meter` measures joules, which the options' objective may need.
+    `every`: candidates are measured too whose estimates are too far from the best.
 
     The options' `sizes` give sizes for the model's symbols. Candidates are measured for these sizes, and in
     the variant that fits them. `progress(seconds, budget, what)` is called as time passes. Raises ValueError
@@ -64,7 +66,7 @@ def tune_model(
     graph = tuning_graph(model, options)
     here = place_of(options.target, threads, options.libraries, options.objective)
     known = {} if store is None else store.get(here)
-    outcome = tune_graph(graph, options, threads, options.sizes or {}, budget, progress, known, meter)
+    outcome = tune_graph(graph, options, threads, options.sizes or {}, budget, progress, known, meter, every)
     if store is None or not outcome.findings:
         return outcome
     return replace(outcome, unkept=store.try_put(here, outcome.findings))

@@ -24,8 +24,9 @@ from jangin.ir.records import dataclass
 from jangin.options import Options
 from jangin.runtime.threads import default_threads
 from jangin.tune.measure import Timing
+from jangin.tune.outcome import Outcome, Tuned
 from jangin.tune.store import Finding, Store
-from jangin.tune.tuner import BATCH, Outcome, Tuned
+from jangin.tune.tuner import BATCH
 
 LIMIT = 300.0
 """Seconds after which a device hangs that does one race. Compiling candidates takes most of it on a board."""

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
@@ -28,7 +27,6 @@ from jangin.energy import EnergyError
 from jangin.ir.graph import Array, Graph, Node
 from jangin.ir.own_names import own_name
 from jangin.ir.records import dataclass
-from jangin.ir.sources import Sources
 from jangin.ir.text import print_func
 from jangin.options import Options
 from jangin.passes.fusion.stages import is_opaque
@@ -41,6 +39,7 @@ from jangin.templates.template import EXPECTED, Candidate, Workload
 from jangin.tune.contest import Contest
 from jangin.tune.joules import Meter
 from jangin.tune.measure import Timing, Trial, random_feeds, timings
+from jangin.tune.outcome import Attempt, Outcome, Tuned
 from jangin.tune.store import Finding
 
 Progress = Callable[[float, float, str], None]
@@ -73,68 +72,6 @@ FINAL_ROUNDS = 12
 ignores five disturbed ones."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """A candidate that was measured. `estimated` is its estimated time, and `measured` the time found, as
-    shares of the first candidate's."""
-
-    candidate: str
-    estimated: float
-    measured: float
-
-
-@dataclass
-class Tuned:
-    """The outcome for one kernel, which computes the nodes `sources`. Seconds are those of all its launches
-    in a run of the model.
-
-    `gain` is the ratio of the best candidate's figure to the first one's, by the objective. `bound` is the
-    time at the processor's full rate. `tried` counts measured candidates, by template or library. `earlier`
-    counts those that an earlier tuning had measured, and `pruned` those whose estimates were too far from the
-    best. `attempts` tells each that was measured, the quickest by its estimate first."""
-
-    name: str
-    sources: Sources
-    launches: int
-    before: float
-    bound: float
-    first: Candidate
-    best: Candidate
-    gain: float = 1.0
-    tried: Counter[str] = field(default_factory=Counter)
-    earlier: int = 0
-    pruned: int = 0
-    attempts: list[Attempt] = field(default_factory=list)
-
-    @property
-    def after(self) -> float:
-        return self.before * self.gain
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The results of tuning a model.
-
-    `kernels` begins with the longest. `findings` are by digest. `before` is the figure of a run of the model
-    untuned, by the objective: seconds, joules or their product. `tuned` is the timing of the tuned model,
-    measured beside the untuned one. `tuned` is None if the user stopped tuning first. `spent` is the seconds
-    of the whole tuning. `stopped` says if the user stopped. `defects` are candidates that can't be made or
-    compute something else. `unkept` says why the findings couldn't be stored, or is ""."""
-
-    kernels: tuple[Tuned, ...]
-    findings: Mapping[str, Finding]
-    before: float
-    tuned: Timing | None
-    spent: float
-    stopped: bool
-    defects: tuple[str, ...]
-    unkept: str = ""
-
-    @property
-    def choices(self) -> dict[str, Candidate]:
-        return {digest: f.candidate for digest, f in self.findings.items() if f.better}
-
-
 @dataclass
 class TuningKernel:
     """A kernel with the candidates that remain.
@@ -154,6 +91,8 @@ class TuningKernel:
     earlier: float
     hope: float = 1.0
     estimates: Mapping[str, float] = field(default_factory=dict)
+    far: Collection[str] = ()
+    """The candidates whose estimates are too far from the best."""
 
     @property
     def promise(self) -> float:
@@ -177,9 +116,11 @@ def tune(
     progress: Progress | None = None,
     known: Mapping[str, Finding] | None = None,
     meter: Meter | None = None,
+    every: bool = False,
 ) -> Outcome:
     """Tune the kernels of a fused graph for about `budget` seconds, and return the outcome. For another
-    objective than latency, `meter` measures the joules.
+    objective than latency, `meter` measures the joules. `every`: candidates are measured too whose estimates
+    are too far from the best.
 
     `sizes` are the sizes of symbols by name. Other symbols get EXPECTED, or the nearest size in their range.
     `known` has findings of an earlier tuning, by the kernel's digest, which is continued. An interrupt
@@ -194,7 +135,7 @@ def tune(
             progress(min(budget, time.perf_counter() - start), budget, what)
 
     tell("the model as it is")
-    model = TuningModel(graph, options, threads, sizes_of(graph, sizes), meter)
+    model = TuningModel(graph, options, threads, sizes_of(graph, sizes), meter, every)
     untuned = model.executable(options)
     kernels = model.kernels(profiled(untuned, model.sizes), known or {})
     reserve = time.perf_counter() - start + FINAL_SECONDS
@@ -257,6 +198,7 @@ class TuningModel:
     threads: int
     sizes: Mapping[str, int]
     meter: Meter | None = None
+    every: bool = False
 
     def executable(self, options: Options) -> Executable:
         return executable_of(self.graph, options, self.threads)
@@ -282,10 +224,12 @@ class TuningModel:
         way = make_kernel(replace(workload, name="way_0"), self.options, self.options.choices.get(digest))
         first = Candidate(way.template, way.params)
         tried = set(known.tried) if known else set()
+        every = [c for c, _ in ranked]
         hopeful = [c for c in hopeful_of(ranked) if c != first]
-        queue = [c for c in _libraries_first(hopeful, [c for c, _ in ranked]) if str(c) not in tried]
-        pruned = len(ranked) - len(hopeful) - 1
-        report = Tuned(node.name, node.source, 0, 0.0, 0.0, first, first, earlier=len(tried), pruned=pruned)
+        wanted = [c for c in every if c != first] if self.every else hopeful
+        queue = [c for c in _libraries_first(wanted, every) if str(c) not in tried]
+        report = Tuned(node.name, node.source, 0, 0.0, 0.0, first, first, earlier=len(tried),
+                       pruned=len(every) - len(hopeful) - 1, known=len(every))  # fmt: skip
         possible = self._trial(node, workload).possible
         gained = known.untuned / known.seconds if known and known.better and known.candidate == first else 1.0
         return TuningKernel(
@@ -299,6 +243,7 @@ class TuningModel:
             tried,
             gained,
             estimates={str(c): s for c, s in ranked},
+            far={str(c) for c in every if c not in hopeful and c.template not in FINDERS},
         )
 
     def _trial(self, node: Node, workload: Workload) -> Trial:
@@ -345,13 +290,16 @@ class TuningModel:
             way = make_kernel(named, self.options, candidate)
             if _text(way) not in kernel.seen and seen.setdefault(_text(way), candidate) is candidate:
                 ways.append(way)
+            else:  # the same kernel as another
+                report.pruned += str(candidate) not in kernel.far
         if len(ways) > 1:
             race = self._trial(kernel.node, kernel.workload).build(ways)
             times = race.time(SCREEN_SECONDS)
             own = kernel.estimates.get(str(report.first), math.nan)
             for candidate, found in zip([*seen.values()][1:], times[1:], strict=True):
                 guess = kernel.estimates.get(str(candidate), math.nan) / own
-                report.attempts.append(Attempt(str(candidate), guess, found.ratio * report.gain))
+                far = str(candidate) in kernel.far
+                report.attempts.append(Attempt(str(candidate), guess, found.ratio * report.gain, far))
             hopeful = sorted(range(1, len(ways)), key=lambda i: times[i].ratio)[:2]
             if self.meter is None:
                 best_now, *again = race.time(RACE_SECONDS, [0, *hopeful])
@@ -364,7 +312,6 @@ class TuningModel:
                 report.gain *= gain
         kernel.seen |= seen.keys()
         report.tried.update(c.template for c in list(seen.values())[1:])
-        report.pruned += len(batch) + 1 - len(ways)
 
     def measure(
         self, kernel: TuningKernel, candidates: Sequence[Candidate]

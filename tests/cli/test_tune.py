@@ -45,6 +45,22 @@ def test_it_reports_and_keeps(cli: Cli, model: Path, tmp_path: Path) -> None:
     assert "0 candidates tried" in again.out
 
 
+def test_what_pruning_loses(cli: Cli, model: Path, tmp_path: Path) -> None:
+    """Candidates that estimates leave out are measured too, and compared with the others."""
+    figures = tmp_path / "figures.json"
+    given = "--shape", "batch=1", "--budget", "5m", "--threads", 1, "--pruned", "--json", figures
+    done = cli("tune", model, *given)
+    assert done.status == 0, done.err
+    kernels = json.loads(figures.read_text())["kernels"]
+    far = [k for k in kernels if any(a["far"] for a in k["attempts"])]
+    assert far and all(k["lost"] >= 1 for k in far)
+    assert all(k["pruned"] + 1 <= k["known"] for k in far)
+    lost = 100 * max(k["lost"] - 1 for k in far)
+    assert f"on {len(far)} kernels, at most {lost:.1f}%" in " ".join(done.out.split())
+    refused = cli("tune", model, "--pruned", "--pareto")
+    assert refused.status == 1 and "--pruned measures on one device" in refused.err
+
+
 def test_without_a_cache_nothing_is_kept(cli: Cli, model: Path, tmp_path: Path) -> None:
     done = cli("--no-cache", "tune", model, "--shape", "batch=1", "--budget", "0s")
     assert done.status == 0

@@ -27,8 +27,9 @@ from jangin.templates.choose import TEMPLATES
 from jangin.templates.template import Candidate, Workload
 from jangin.tune import tuner
 from jangin.tune.measure import Race, Timing
+from jangin.tune.outcome import Outcome
 from jangin.tune.store import Finding, Store, place_of
-from jangin.tune.tuner import Outcome, tune
+from jangin.tune.tuner import tune
 
 OPTIONS = Options(resolve())
 SECONDS = 60.0
