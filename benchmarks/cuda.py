@@ -179,7 +179,8 @@ def done_here(arguments: argparse.Namespace) -> Row:
     every = {name: job for part in parts(arguments.small) for name, job in part.items()}
     on, start = place(arguments), time.monotonic()
     try:
-        return {**every[arguments.job](on), "on": str(device(on))}
+        row = every[arguments.job](on)
+        return row if on.prepares else {**row, "on": str(device(on))}
     except Prepared:
         return {"prepared": time.monotonic() - start}
 

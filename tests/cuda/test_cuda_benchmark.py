@@ -80,6 +80,15 @@ def test_every_bar_is_said(cuda: Any) -> None:
     assert len(lines) == 9 and all(line.startswith("none") and "not measured" in line for line in lines)
 
 
+def test_no_device_is_asked_when_kernels_are_made(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that makes no kernels has nothing to do there."""
+    monkeypatch.setattr(cuda, "device", None)
+    given = argparse.Namespace(
+        job="engines", small=True, device="cuda", architecture="sm_80", carried="kernels", prepare=True
+    )
+    assert "problem" not in cuda.done_here(given)
+
+
 @pytest.mark.parametrize("text", BROKEN)
 def test_what_breaks_in_one_job_stops_no_other(
     text: str, cuda: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
