@@ -125,11 +125,11 @@ def devices_table(made: SeveralArtifact) -> Table:
     whole = f"each has rows of {made.rows}" if made.rows else "whichever is quicker"
     reason = "" if made.rows else f"; a batch isn't shared out: {made.reason}"
     table = Table("node", "device", *made.placed, title=f"{', '.join(made.names)}: {whole}{reason}")
-    targets = [next(plans(p)).plan.target for p in made.parts]
+    named = [(p.device, p.plan.target) for p in (next(plans(part)) for part in made.parts)]
     placed: dict[str, dict[Source, list[str]]] = {name: {} for name in made.placed}
     for name, program in made.placed.items():
         for n, part in enumerate(program.parts):
-            at = f"{made.names[targets.index(part.plan.target)]}, segment {n}"
+            at = f"{made.names[named.index((part.device, part.plan.target))]}, segment {n}"
             for source in _sources(part):
                 placed[name].setdefault(source, []).append(at)
     sources = {source: None for part in made.parts for p in plans(part) for source in _sources(p)}

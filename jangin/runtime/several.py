@@ -55,24 +55,24 @@ class SeveralExecutable(Called, Loaded[SeveralArtifact]):
     ) -> None:
         self._artifact, self._given = artifact, (threads, functions)
         self._threads = counted(threads)
-        targets = [next(plans(p)).plan.target for p in artifact.parts]
-        kinds = [next(plans(p)).device for p in artifact.parts]
-        counts = threads_of(list(zip(kinds, targets, strict=True)), self._threads)
+        first = [next(plans(p)) for p in artifact.parts]
+        named = [(p.device, p.plan.target) for p in first]
+        counts = threads_of(named, self._threads)
         self.parts = [single(p, n, functions) for p, n in zip(artifact.parts, counts, strict=True)]
         self.inputs, self.outputs = signature(artifact)
         self._names = [s.name for s in self.inputs]
         self._batched = [n for n, s in enumerate(self.inputs) if artifact.rows in s.shape[:1]]
         self._devices = [DeviceThread() for _ in artifact.names]
-        self._placed = {name: self._placement(name, targets) for name in artifact.placed}
+        self._placed = {name: self._placement(name, named) for name in artifact.placed}
         self._trials: OrderedDict[tuple[Sizes, ...], Trials] = OrderedDict()
         self._lock = threading.Lock()
         self.record: Record = nobody
 
-    def _placement(self, name: str, targets: Sequence[str]) -> Placed:
+    def _placement(self, name: str, named: Sequence[tuple[str, str]]) -> Placed:
         artifact = self._artifact.placed[name]
         segments = []
         for part in artifact.parts:
-            device = targets.index(part.plan.target)
+            device = named.index((part.device, part.plan.target))
             whole = self.parts[device]
             share = whole if isinstance(whole, Executable) else None
             segments.append((device, Executable(part, whole.threads, share)))

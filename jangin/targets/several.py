@@ -27,8 +27,10 @@ class SeveralTarget(Target):
 
 
 def several(name: str, parts: Sequence[Target]) -> SeveralTarget:
-    """Return the target of a list of devices. Raises ValueError if one is in it twice."""
-    twice = next((p for n, p in enumerate(parts) if str(p) in map(str, parts[:n])), None)
+    """Return the target of a list of devices. Raises ValueError if one is in it twice. Two GPUs of one kind
+    have the same code, and names of their own."""
+    every = [(str(p), p.device_name) for p in parts]
+    twice = next((p for n, p in enumerate(parts) if every[n] in every[:n]), None)
     if twice is not None:
         raise ValueError(f"target {name!r} has {twice.name} twice: name each device once")
     first = {f.name: getattr(parts[0], f.name) for f in fields(Target)}

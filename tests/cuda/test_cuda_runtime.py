@@ -4,6 +4,7 @@ next run is right."""
 from __future__ import annotations
 
 import gc
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +113,23 @@ def test_beside_the_processor(driver: Any) -> None:
     exe = jangin.compile(network(), "cpu+cuda", cache=False)
     for _ in range(3):
         np.testing.assert_allclose(exe(images(4)), expected(images(4)), rtol=1e-5, atol=1e-6)
+
+
+def test_two_gpus_share_a_batch(driver: Any, tmp_path: Path) -> None:
+    """GPUs of one kind run the same code, and have names of their own in files too."""
+    driver.mock_devices(2)
+    mocked.forget()
+    made = jangin.compile(network(), "cuda:0+cuda:1", cache=False)
+    made.save(tmp_path / "m.jgn")
+    for exe in (made, jangin.load(tmp_path / "m.jgn")):
+        worked = Counter[int]()
+        exe.record = lambda device, *_, count=worked: count.update([device])
+        for batch in (1, 8, 8, 8, 8, 8, 8, 5):
+            np.testing.assert_allclose(exe(images(batch)), expected(images(batch)), rtol=1e-5, atol=1e-6)
+        assert worked[0] and worked[1]
+        assert [part.artifact.device for part in exe.parts] == ["cuda:0", "cuda:1"]
+    with pytest.raises(ValueError, match=r"cuda:1.cuda:1. has .* twice: name each device once"):
+        jangin.compile(network(), "cuda:1+cuda:1")
 
 
 def gather() -> onnx.ModelProto:
