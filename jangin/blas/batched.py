@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from jangin.blas.calls import BlasError
-from jangin.blas.compiled import run
+from jangin.blas.compiled import is_device, run
 from jangin.blas.routine import NUMPY, PLACES, Routine
-from jangin.blas.table import BATCHED
+from jangin.blas.table import BATCHED, on_device
 from jangin.ir.graph import Array
 from jangin.ir.records import dataclass
 from jangin.runtime.arrays import address
@@ -82,8 +82,9 @@ class _Batch:
     """A call of a batched routine, with its options, sizes and operands converted to what the kernel
     takes."""
 
-    def __init__(self, letter: str, name: str, strided: bool) -> None:
+    def __init__(self, letter: str, name: str, strided: bool, target: str | None) -> None:
         self.letter, self.name, self.strided = letter, f"{letter}{name}".upper(), strided
+        self.target = target
         self.routine: Routine = BATCHED["gemm_strided_batched"]
         self.dtype = NUMPY[letter]
 
@@ -166,11 +167,25 @@ class _Batch:
         offsets = np.stack([left.offsets, right.offsets, c.offsets], axis=1)
         alpha, beta = (np.asarray(f, self.dtype) for f in factors)
         held = {"alpha": alpha, "a": left.held, "b": right.held, "beta": beta, "c": c.held, PLACES: offsets}
-        run(self.routine, self.letter, options, held, sizes)
+        run(self.routine, self.letter, options, held, sizes, self.target)
+
+    def on_device(
+        self, factors: tuple[Any, Any], given: Sequence[Any], turned: tuple[bool, bool], shape: Sequence[int]
+    ) -> Array:
+        """Return the products of a, b and maybe c by a device with memory of its own."""
+        batch, m, n, depth = shape
+        alpha, beta = (np.asarray(f, self.dtype) for f in factors)
+        a, b, c = (np.zeros((batch, m, n), self.dtype) if x is None else np.asarray(x) for x in given)
+        whole = (np.broadcast_to(x, (batch, *x.shape[1:])).T for x in (b, a, c))
+        held = dict(zip("abc", whole, strict=True)) | {"alpha": alpha, "beta": beta}
+        options = {"transa": "NT"[turned[1]], "transb": "NT"[turned[0]]}
+        sizes = {"m": n, "n": m, "k": depth, "batch": batch}
+        routine = on_device(self.routine.name, self.letter)
+        return run(routine, self.letter, options, held, sizes, self.target)[0]
 
 
-def function(name: str) -> Callable[..., Any]:
-    """Return a function of `NAMES`."""
+def function(name: str, target: str | None = None) -> Callable[..., Any]:
+    """Return a function of `NAMES` for a target."""
     letter, called = NAMES[name]
     strided = called == "gemm_strided_batched"
 
@@ -184,7 +199,7 @@ def function(name: str) -> Callable[..., Any]:
         trans_b: int = 0,
         overwrite_c: int = 0,
     ) -> Any:
-        batch = _Batch(letter, called, strided)
+        batch = _Batch(letter, called, strided, target)
         return _result(batch, (alpha, beta), (a, b, c), (trans_a, trans_b), bool(overwrite_c))
 
     kind = "an array [batch, m, n]" if strided else "a list of matrices"
@@ -202,6 +217,11 @@ def _result(
     c = None if given[2] is None else call.read("c", given[2])
     shape = (call.batch(a=a, b=b, c=c), *call.extents(a, b, c, turned))
     target = c if overwrite and c is not None and _is_own(call, c, given[2]) else None
+    if 0 not in shape[:3] and is_device(call.target):
+        result = call.on_device(factors, (a, b, c), turned, shape)
+        for matrix, product in zip(result[:0] if target is None else target, result, strict=False):
+            matrix[...] = product
+        return given[2] if target is not None else result if call.strided else [*result]
     lying = None if target is None or 0 in shape[:3] else call.matrices_of(target)
     if lying is None or lying.turned:
         result = np.zeros(shape[:3], call.dtype) if factors[1] else np.empty(shape[:3], call.dtype)

@@ -34,8 +34,11 @@ def smallest(routine: Routine) -> int:
 class Blocked:
     """A system that is solved by blocks, by the kernels of `trsm` and `gemm`."""
 
-    def __init__(self, routine: Routine, gemm: Routine, letter: str, options: Mapping[str, str]) -> None:
+    def __init__(
+        self, routine: Routine, gemm: Routine, letter: str, options: Mapping[str, str], target: str | None
+    ) -> None:
         self.routine, self.gemm, self.letter, self.options = routine, gemm, letter, options
+        self.target = target
         self.left = options["side"] == "L"
 
     def solve(self, alpha: Array, a: Array, b: Array) -> None:
@@ -72,4 +75,4 @@ class Blocked:
         for name in routine.matrices:
             a = operands[name]
             sizes[f"ld{name}"] = max(a.strides[1] // a.itemsize, len(a), 1)
-        run(routine, self.letter, options, operands, sizes)
+        run(routine, self.letter, options, operands, sizes, self.target)

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from jangin.blas.blocked import Blocked, is_large
-from jangin.blas.compiled import run, set_number, set_to
+from jangin.blas.compiled import is_device, run, set_number, set_to
 from jangin.blas.direct import Direct, keep, same_kind
 from jangin.blas.routine import NUMPY, NUMPY_REALS, PAIRS, Routine
-from jangin.blas.table import BATCHED, COMPLEX, ROUTINES
+from jangin.blas.table import BATCHED, COMPLEX, ROUTINES, on_device
 from jangin.ir.graph import Array
 from jangin.runtime.arrays import address
 from jangin.runtime.calls import Function, Result, are_known, forget_all
@@ -44,8 +44,8 @@ def illegal(letter: str, routine: Routine, argument: str, why: str) -> BlasError
     return BlasError(f"On entry to {name} parameter number {number} had an illegal value: {argument} {why}")
 
 
-def function(letter: str, routine: Routine) -> Callable[..., Any]:
-    """Return the function of a routine for one type, called as SciPy's is."""
+def function(letter: str, routine: Routine, target: str | None = None) -> Callable[..., Any]:
+    """Return the function of a routine for one type and target, called as SciPy's is."""
     required, _, optional = routine.scipy.replace("]", "").partition("[")
     names = [n for n in (*required.split(","), *optional.split(",")) if n]
     needed, name = [n for n in required.split(",") if n], routine.named(letter)
@@ -71,7 +71,8 @@ def function(letter: str, routine: Routine) -> Callable[..., Any]:
         values = {n: value for n, value in arguments if value is not None}
         if lacking := [n for n in needed if n not in values]:
             raise TypeError(f"{name}({routine.scipy}) lacks {', '.join(lacking)}")
-        prepared = _Call(letter, routine, values)
+        here = on_device(routine.name, letter) if is_device(target) else routine
+        prepared = _Call(letter, here, values, target)
         results = prepared.results()
         if prepared.is_repeatable(results):
             places = {n: place for place, n in enumerate((*names[: len(given)], *named)) if n in values}
@@ -97,8 +98,8 @@ def set_threads(threads: int | None) -> None:
 class _Call:
     """One call: its options, sizes, and operands as the kernel takes them."""
 
-    def __init__(self, letter: str, routine: Routine, values: dict[str, Any]) -> None:
-        self.letter, self.routine, self.values = letter, routine, values
+    def __init__(self, letter: str, routine: Routine, values: dict[str, Any], target: str | None) -> None:
+        self.letter, self.routine, self.values, self.target = letter, routine, values, target
         self.dtype = NUMPY[letter]
         self.of_scalars = self.dtype if letter in "sdcz" else np.float32
         self.options = self._options()
@@ -214,19 +215,23 @@ class _Call:
         if self._is_idle(operands):
             lying = routine.in_place(self.letter)
             arrays = [operands[n] if n in lying else operands[n].T.copy(order="K") for n in routine.written]
-        elif is_large(routine, self.options, self.sizes) and operands["alpha"]:
+        elif self._is_halved() and operands["alpha"]:
             order, b = (
                 len(operands["b"]) if self.options["side"] == "L" else operands["b"].shape[1],
                 operands["b"],
             )
-            system = Blocked(routine, ROUTINES["gemm"], self.letter, self.options)
+            system = Blocked(routine, ROUTINES["gemm"], self.letter, self.options, self.target)
             system.solve(operands["alpha"], operands["a"][:order, :order], b)
             arrays = [b]
         else:
-            arrays = run(routine, self.letter, self.options, operands, self.sizes)
+            arrays = run(routine, self.letter, self.options, operands, self.sizes, self.target)
         outputs = {n: self._stored(n, r) for n, r in zip(routine.written, arrays, strict=True)}
         shown = [outputs[n] for n in routine.returned]
         return shown[0] if len(shown) == 1 else tuple(shown)
+
+    def _is_halved(self) -> bool:
+        """Return whether a system is large enough for blocks, on a processor."""
+        return not self.routine.placed and is_large(self.routine, self.options, self.sizes)
 
     # --- repeated calls
 
@@ -236,7 +241,7 @@ class _Call:
         routine = self.routine
         if self.letter not in "sdcz" or len(routine.written) != 1 or routine.returned != routine.written:
             return False
-        if is_large(routine, self.options, self.sizes) or self._is_idle(self.operands):
+        if routine.placed or self._is_halved() or self._is_idle(self.operands):
             return False
         if not all(self._is_plain(name, value) for name, value in self.values.items()):
             return False
@@ -287,7 +292,7 @@ class _Call:
         else:
             result = Result("copy" if self._is_copied(name) else "own", dtype, argument=places[name])
         operands, routine, letter = self.operands, self.routine, self.letter
-        return Direct(routine, letter, self.options, self.sizes, operands, places, result)
+        return Direct(routine, letter, self.options, self.sizes, operands, places, result, self.target)
 
     def _is_idle(self, operands: Mapping[str, Array]) -> bool:
         """Return whether the call changes nothing."""
@@ -328,11 +333,10 @@ class _Call:
         elif self._is_copied(name):
             self.arrays[name] = np.array(self.arrays[name], order="F")
         a = self.arrays[name]
-        rows, columns = a.shape
-        size = a.itemsize
-        if not (a.strides[0] == size and a.strides[1] % size == 0 and a.strides[1] >= size * max(1, rows)):
+        if not _lies_in_columns(a):
             a = np.asfortranarray(a)
-        self.sizes[f"ld{name}"] = a.strides[1] // size if columns > 1 else max(1, rows)
+        rows, columns = a.shape
+        self.sizes[f"ld{name}"] = a.strides[1] // a.itemsize if columns > 1 else max(1, rows)
         return a
 
     # --- results
@@ -355,7 +359,9 @@ class _Call:
             whole = made
         else:
             own = bool(self.values.get(f"overwrite_{name}")) and self._is_given(name)
-            own = own and self.arrays[name].flags.f_contiguous
+            is_updated = self.routine.placed and name in self.routine.updates  # as processors do it
+            a = self.arrays[name]
+            own = own and (_lies_in_columns(a) if is_updated else a.flags.f_contiguous)
             whole = made.T
             if own:
                 self.arrays[name][...] = whole
@@ -383,6 +389,12 @@ class _Call:
         return self.arrays[name] if fits and self._is_written(name) else self.arrays[name].copy()
 
 
+def _lies_in_columns(a: Array) -> bool:
+    """Return whether a matrix lies in Fortran's order, maybe as a part of another one."""
+    size = a.itemsize
+    return bool(a.strides[0] == size and a.strides[1] % size == 0 and a.strides[1] >= size * max(1, len(a)))
+
+
 @cache
 def all_routines() -> Mapping[str, tuple[str, Routine]]:
     """Return the letter and routine of every name, such as dgemm."""
@@ -390,9 +402,9 @@ def all_routines() -> Mapping[str, tuple[str, Routine]]:
     return {r.named(t): (t, r) for r in tables for t in r.types}
 
 
-def found(name: str) -> Callable[..., Any]:
-    """Return a routine by its name with the letter of its type, such as dgemm. Raises AttributeError for
-    another name."""
+def found(name: str, target: str | None = None) -> Callable[..., Any]:
+    """Return a routine for a target by its name with the letter of its type, such as dgemm. Raises
+    AttributeError for another name."""
     if name not in all_routines():
         raise AttributeError(f"jangin.blas has no routine {name!r}")
-    return function(*all_routines()[name])
+    return function(*all_routines()[name], target)

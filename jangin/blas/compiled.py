@@ -10,10 +10,10 @@ from functools import cache
 
 import numpy as np
 
-from jangin.blas.routine import PAIRS, Routine
-from jangin.blas.table import routine_of
+from jangin.blas.routine import NUMPY, PAIRS, Routine
+from jangin.blas.table import on_device, routine_of
 from jangin.compiler.cache import Cache, key, source_digest
-from jangin.ir.graph import Array
+from jangin.ir.graph import Array, CompileError
 from jangin.options import Options
 from jangin.runtime.arrays import address
 from jangin.runtime.artifact import Artifact
@@ -22,6 +22,7 @@ from jangin.runtime.executable import Executable
 from jangin.runtime.functions import ENTRY
 from jangin.runtime.system import renew_lock
 from jangin.runtime.threads import counted
+from jangin.targets import Target
 
 _making = threading.RLock()
 _chosen: list[int | None] = [None]
@@ -46,14 +47,16 @@ def run(
     options: Mapping[str, str],
     arrays: Mapping[str, Array],
     sizes: Mapping[str, int],
+    target: str | None = None,
 ) -> list[Array]:
-    """Run a routine's kernel on its operands by name. Return what it writes: the operand itself if the kernel
-    updates it where it lies, else memory of its own. A matrix is given by its first element and its leading
-    dimension, which is "ld" and its name."""
-    executable, inputs, order = loaded(routine, letter, options)
+    """Run a routine's kernel for a target on its operands by name. Return what it writes: the operand itself
+    if the kernel updates it where it lies, else memory of its own. A matrix is given by its first element and
+    its leading dimension, which is "ld" and its name. A device with memory of its own gets whole matrices."""
+    executable, inputs, order = loaded(routine, letter, options, target)
     ordered = tuple([sizes[n] for n in order])
     if not routine.in_place(letter):
-        outputs = executable.execute([arrays[n] for n in inputs], ordered)
+        given = (arrays[n] for n in inputs)
+        outputs = executable.execute([_parts(a) for a in given] if routine.placed else [*given], ordered)
         of_pairs = letter in PAIRS and not routine.is_real
         both = zip(routine.written, outputs, strict=True)
         return [_whole(a) if of_pairs and name not in routine.real else a for name, a in both]
@@ -63,6 +66,15 @@ def run(
     finally:
         _kept(executable, ordered, ready)
     return [arrays[n] for n in routine.written]
+
+
+def _parts(a: Array) -> Array:
+    """Return an operand as a device's kernel takes it: columns without gaps, and the parts of complex numbers
+    side by side."""
+    whole = np.asarray(a.T, order="C")
+    if whole.dtype.kind != "c":
+        return whole
+    return (whole if whole.ndim else whole.reshape(1)).view(whole.real.dtype)
 
 
 def _whole(parts: Array) -> Array:
@@ -107,35 +119,59 @@ def _kept(made: Executable, sizes: tuple[int, ...], ready: Ready) -> None:
 
 
 def loaded(
-    routine: Routine, letter: str, options: Mapping[str, str]
+    routine: Routine, letter: str, options: Mapping[str, str], target: str | None = None
 ) -> tuple[Executable, tuple[str, ...], tuple[str, ...]]:
     """Return a routine's kernel, and the names of its operands and of its sizes in order."""
-    return _loaded(routine.name, letter, tuple(options[o] for o in routine.options), counted(_chosen[0]))
+    letters = tuple(options[o] for o in routine.options)
+    return _loaded(routine.name, letter, letters, counted(_chosen[0]), target)
 
 
 @cache
 def _loaded(
-    name: str, letter: str, letters: tuple[str, ...], threads: int
+    name: str, letter: str, letters: tuple[str, ...], threads: int, target: str | None = None
 ) -> tuple[Executable, tuple[str, ...], tuple[str, ...]]:
-    """Return a kernel, and the names of its operands and of its sizes in order. All kernels share the threads
-    of one."""
+    """Return a kernel, and the names of its operands and of its sizes in order. All kernels of a processor
+    share the threads of one."""
     with _making:
-        artifact = _artifact(routine_of(name, letter), letter, letters, threads)
-        shared = _first(threads) if (name, letter) != _FIRST[:2] else None
+        is_placed = is_device(target)
+        routine = on_device(name, letter) if is_placed else routine_of(name, letter)
+        artifact = _artifact(routine, letter, letters, threads, target)
+        is_first = is_placed or (name, letter) == _FIRST[:2]
+        shared = None if is_first else _loaded(*_FIRST, threads, target)[0]
         inputs = tuple(artifact.plan.inputs)
         return Executable(artifact, threads, shared), inputs, tuple(v.name for v, _ in artifact.plan.symbols)
+
+
+def forget() -> None:
+    """Drop all kernels and their memory."""
+    _loaded.cache_clear()
+    _idle.clear()
 
 
 _FIRST = "copy", "s", ()
 
 
-def _first(threads: int) -> Executable:
-    return _loaded(*_FIRST, threads)[0]
+def is_device(target: str | None) -> bool:
+    """Return whether a target is a device with memory of its own. None is the usual target."""
+    return Options(target=target).target.device != "cpu"
 
 
-def _artifact(routine: Routine, letter: str, letters: tuple[str, ...], threads: int) -> Artifact:
+def _why_not(routine: Routine, letter: str, target: Target, error: CompileError) -> str:
+    """Return the text of an error for a routine that a target can't run."""
+    dtype, name = np.dtype(np.float64 if "dsdot" in routine.name else NUMPY[letter]), routine.named(letter)
+    lacks = dtype.char in "dD" and not target.has("fp64")
+    why = "the device has no numbers of 64 bits" if lacks else str(error)
+    remedy = f"call jangin.blas.{name}, which runs on this processor"
+    if lacks and letter in "dz":
+        remedy += f", or {routine.named({'d': 's', 'z': 'c'}[letter])} on the device"
+    return f"{name} can't compute in {dtype} on {target.name}: {why}; {remedy}"
+
+
+def _artifact(
+    routine: Routine, letter: str, letters: tuple[str, ...], threads: int, target: str | None
+) -> Artifact:
     """Return a compiled kernel, from the cache's folder if it is there."""
-    options, entries = Options(threads=threads), Cache()
+    options, entries = Options(target=target, threads=threads), Cache()
     words = [source_digest(), options.key(), "blas", f"{letter}{routine.name}", *letters]
     name = key([*words, str(threads)])  # a kernel shares its tasks by the number of threads
     kept = entries.load(name, lambda path: checked(read_artifact(path)))
@@ -145,6 +181,10 @@ def _artifact(routine: Routine, letter: str, letters: tuple[str, ...], threads: 
     from jangin.compiler.pipeline import build_plan
 
     chosen = dict(zip(routine.options, letters, strict=True))
-    artifact = build_plan(Kernel(routine, letter, chosen, options.target.machine, threads).graph(), options)
+    graph = Kernel(routine, letter, chosen, options.target.machine, threads).graph()
+    try:
+        artifact = build_plan(graph, options)
+    except CompileError as error:
+        raise CompileError(_why_not(routine, letter, options.target, error)) from error
     entries.put(name, artifact.save)
     return artifact

@@ -55,8 +55,9 @@ class Direct:
         operands: Mapping[str, Array],
         places: Mapping[str, int],
         result: Result,
+        target: str | None = None,
     ) -> None:
-        kernel, inputs, order = loaded(routine, letter, options)
+        kernel, inputs, order = loaded(routine, letter, options, target)
         ordered = tuple(sizes[n] for n in order)
         held = {n: operands[n] for n in inputs if n not in places}
 

@@ -39,7 +39,7 @@ class Kernel:
         self.routine, self.dtype, self.options = routine, PAIRS.get(letter) or TYPES[letter], options
         self.parts = 2 if letter in PAIRS else 1
         self.machine, self.threads = machine, threads
-        names = (*routine.sizes, *(f"ld{m}" for m in routine.matrices))
+        names = (*routine.sizes, *(f"ld{m}" for m in routine.matrices if not routine.placed))
         self.b = Builder(f"{letter}{routine.name}", {Var(n): (const(0), None) for n in names})
         self.in_place = routine.in_place(letter)
         read = (n for n in routine.operands if n not in self.in_place)
@@ -55,7 +55,9 @@ class Kernel:
         if name not in self.routine.extents:
             return (const(2),) if self.parts == 2 and name not in self.routine.real else ()
         extents = [self.size(e) for e in self.routine.extent(name, self.options)]
-        shape = [extents[1], Var(f"ld{name}")] if name in self.routine.matrices else extents
+        if name in self.routine.matrices:
+            extents = [*extents[:0:-1], extents[0] if self.routine.placed else Var(f"ld{name}")]
+        shape = [*self._batch(name), *extents]
         return (*shape[:-1], shape[-1] * self.parts)
 
     def size(self, text: str) -> Expr:
@@ -126,7 +128,12 @@ class Kernel:
         if name in self.in_place:
             return self._shape(name)
         extents = [self.size(e) for e in self.routine.extent(name, self.options)]
-        return (*reversed(extents[1:]), extents[0] * self.parts)
+        return (*self._batch(name), *reversed(extents[1:]), extents[0] * self.parts)
+
+    def _batch(self, name: str) -> tuple[Expr, ...]:
+        """Return the first size of a batch's matrices on a device, whose places are known."""
+        is_batch = self.routine.placed and "batch" in self.routine.sizes and name in self.routine.matrices
+        return (self.size("batch"),) if is_batch else ()
 
     def updated(self, product: Tensor, before: Tensor) -> Tensor:
         """Return alpha product + beta before. A factor of 0 leaves its operand out, even if that is NaN."""

@@ -53,7 +53,8 @@ class Routine:
     - `body`: builds the kernel.
     - `types`: the letters of the types that exist.
     - `returns`: what SciPy's function returns, by default `results`.
-    - `updates`: the written matrices that kernels of singles and doubles update where they lie.
+    - `updates`: the written operands that kernels of singles and doubles update where they lie.
+    - `placed`: whether it runs on a device with memory of its own, where operands have no gaps.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Routine:
     types: str = "sd"
     returns: str = ""
     updates: tuple[str, ...] = ()
+    placed: bool = False
 
     def named(self, letter: str) -> str:
         """Return the routine's name for a type: dgemm, idamax."""
@@ -114,7 +116,7 @@ class Routine:
 
     def in_place(self, letter: str) -> tuple[str, ...]:
         """Return the matrices that the kernel updates where they lie, with their leading dimensions."""
-        return self.updates if letter in "sdcz" else ()
+        return self.updates if letter in "sdcz" and not self.placed else ()
 
     @once
     def vectors(self) -> tuple[str, ...]:

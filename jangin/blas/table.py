@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
+import jangin.blas.by_element as by_element
+import jangin.blas.by_product as by_product
 import jangin.blas.columns as columns
 import jangin.blas.complexes as complexes
 import jangin.blas.matvec as matvec
@@ -203,6 +205,33 @@ COMPLEX: Mapping[str, Routine] = {
     for name, like in ({n: n for n in ROUTINES if n not in _REAL_ONLY} | {**_LIKE}).items()
 }
 """The complex routines by name without a type's letter. `scal_real` has a real factor: csscal, zdscal."""
+
+
+_LEVEL_2 = [n for n, r in {**ROUTINES, **COMPLEX}.items() if r.level == 2]
+_ON_DEVICES: Mapping[str, Callable[[Kernel], Tensor | tuple[Tensor, ...]]] = {
+    "axpy": by_element.axpy, "axpby": by_element.axpby, "scal": by_element.scal,
+    "scal_real": by_element.scal, "copy": by_element.copy, "swap": by_element.swap,
+    "asum": by_element.asum, "nrm2": by_element.nrm2, "dot": by_element.dot, "dotu": by_element.dot,
+    "dotc": by_element.dot, "dsdot": by_element.dsdot, "sdsdot": by_element.sdsdot,
+    **dict.fromkeys(_LEVEL_2, by_element.updated),
+    **dict.fromkeys((n for n in _LEVEL_2 if n.endswith("mv")), by_element.multiplied),
+    **dict.fromkeys((n for n in _LEVEL_2 if n.endswith("sv")), by_product.solved),
+    "gemm": by_product.gemm, "gemmtr": by_product.gemmtr, "gemm_strided_batched": by_product.gemm_batch,
+    "symm": by_product.of_one_triangle, "hemm": by_product.of_one_triangle,
+    "syrk": by_product.syrk, "herk": by_product.syrk, "syr2k": by_product.syr2k, "her2k": by_product.syr2k,
+    "trmm": by_product.of_one_triangle, "trsm": by_product.solved,
+}  # fmt: skip
+"""The kernels of routines on devices with memory of their own, if they differ from a processor's."""
+
+
+@cache
+def on_device(name: str, letter: str) -> Routine:
+    """Return a routine, for the letter of a type, as a device with memory of its own runs it."""
+    routine = routine_of(name, letter)
+    arguments = " ".join(w for w in routine.words if w != PLACES)
+    extents = {n: e for n, e in routine.extents.items() if n != PLACES}
+    body = _ON_DEVICES.get(name, routine.body)
+    return replace(routine, placed=True, arguments=arguments, extents=extents, body=body)
 
 
 def routine_of(name: str, letter: str) -> Routine:

@@ -2,6 +2,7 @@
 
     python tests/blas/blas_fuzz.py --minutes 10
     python tests/blas/blas_fuzz.py --seed 7 --case 123
+    python tests/blas/blas_fuzz.py --target opencl --minutes 10
 
 A case draws a routine, its options, sizes and operands. Half of the cases are called in Python and half in
 the emitted library, by Fortran's symbols or CBLAS's. Elements that a call may not read are NaN, and those
@@ -241,10 +242,10 @@ def _near(case: Case, name: str, found: Array, wanted: Array, size: Array, most:
         raise Wrong(f"{case}: {name}{list(map(int, worst))} is {found[worst]}, not {wanted[worst]}")
 
 
-def tried(case: Case, rng: np.random.Generator, library: ctypes.CDLL | None) -> None:
-    """Call a routine twice with one layout of operands, and check the results."""
+def tried(case: Case, rng: np.random.Generator, library: ctypes.CDLL | None, routines: Any = blas) -> None:
+    """Call a routine twice with one layout of operands, and check the results. `routines` are Python's."""
     layout = int(rng.integers(1 << 32))
-    way = InPython(case) if library is None else InLibrary(case, library)
+    way = InPython(case, routines) if library is None else InLibrary(case, library)
     for _ in range(2):
         values = drawn_values(rng, case)
         spoilt = _spoilt(rng, case, values) if rng.random() < 0.15 else None
@@ -292,13 +293,20 @@ class Tally:
     wrong: list[str]
 
 
-def run_one(seed: int, number: int, library: ctypes.CDLL | None, names: Sequence[str], tally: Tally) -> None:
+def run_one(
+    seed: int,
+    number: int,
+    library: ctypes.CDLL | None,
+    names: Sequence[str],
+    tally: Tally,
+    routines: Any = blas,
+) -> None:
     rng = np.random.default_rng([seed, number])
     in_python = library is None or number // TOGETHER % 2 == 0
     case = drawn_case(rng, str(rng.choice(names)), 1 if in_python else 0)
     try:
         with np.errstate(all="ignore"):
-            tried(case, rng, None if in_python else library)
+            tried(case, rng, None if in_python else library, routines)
     except Exception as error:  # every fault is told with its case
         tally.wrong.append(f"case {number}: {'python' if in_python else 'library'}: {case}: {error!r}"[:600])
         print(tally.wrong[-1], flush=True)
@@ -306,7 +314,12 @@ def run_one(seed: int, number: int, library: ctypes.CDLL | None, names: Sequence
 
 
 def campaign(
-    seed: int, seconds: float, library: ctypes.CDLL | None, names: Sequence[str] = (), most: int = 1 << 60
+    seed: int,
+    seconds: float,
+    library: ctypes.CDLL | None,
+    names: Sequence[str] = (),
+    most: int = 1 << 60,
+    routines: Any = blas,
 ) -> Tally:
     """Run cases for so many seconds of processor time, or `most` of them. Threads of the kernels and of the
     callers change after every TOGETHER cases."""
@@ -318,7 +331,7 @@ def campaign(
             turn = number // TOGETHER
             blas.set_threads(1 if turn // 2 % 2 else 3)
             numbers = range(number, min(number + TOGETHER, most))
-            jobs = ((seed, n, library, chosen, tally) for n in numbers)
+            jobs = ((seed, n, library, chosen, tally, routines) for n in numbers)
             if turn // 4 % 2:
                 for job in [pool.submit(run_one, *j) for j in jobs]:
                     job.result()
@@ -337,22 +350,24 @@ def main() -> None:
     parser.add_argument("--case", type=int, help="run one case again")
     parser.add_argument("--library", type=Path, help="an emitted library; without one it is emitted first")
     parser.add_argument("--only", nargs="+", default=[], help="names of routines")
+    parser.add_argument("--target", help="call the routines in Python on this target")
     asked = parser.parse_args()
     seed = secrets.randbits(32) if asked.seed is None else asked.seed
     print(f"seed {seed}", flush=True)
-    path = asked.library
-    if path is None:
+    path, library, routines = asked.library, None, blas if asked.target is None else blas.on(asked.target)
+    if path is None and asked.target is None:
         from jangin.blas.library import emit
 
         folder = Path(tempfile.mkdtemp())
         emit(folder, asked.only)
         path = folder / "libjangin_blas.so"
-    library = ctypes.CDLL(str(path.resolve()))
+    if path is not None:
+        library = ctypes.CDLL(str(path.resolve()))
     if asked.case is not None:
         tally = Tally(Counter(), [])
-        run_one(seed, asked.case, library, sorted(asked.only or KNOWN), tally)
+        run_one(seed, asked.case, library, sorted(asked.only or KNOWN), tally, routines)
     else:
-        tally = campaign(seed, 60 * asked.minutes, library, asked.only)
+        tally = campaign(seed, 60 * asked.minutes, library, asked.only, routines=routines)
     print(
         f"seed {seed}: {tally.calls.total()} cases of {len(tally.calls)} routines, {len(tally.wrong)} wrong"
     )

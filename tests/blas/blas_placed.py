@@ -43,11 +43,11 @@ def stored(case: Case, name: str, dense: Array, rows: bool = False) -> Array:
 
 
 class InPython:
-    """Calls of `jangin.blas` with arrays of any order, type and stride."""
+    """Calls of `jangin.blas`, or of its routines on a target, with arrays of any order, type and stride."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: Case, routines: Any = blas) -> None:
         self.case, self.dtype = case, np.dtype(DTYPES[case.letter])
-        self.call = getattr(blas, case.name)
+        self.call = getattr(routines, case.name)
 
     def called(self, rng: np.random.Generator, values: Mapping[str, Array], idle: bool) -> Any:
         """Return the results of a call by name."""
