@@ -183,25 +183,31 @@ def product(size: int) -> onnx.ModelProto:
 
 
 def products(devices: Sequence[str], sizes: Sequence[int], threads: int, turns: int, command: str) -> None:
-    """Measure products. All are compiled before `command` keeps other work away."""
+    """Measure products by `jangin.blas`, by a model of one product, and by CLBlast. All are compiled before
+    `command` keeps other work away.
+
+    Jangin's take arrays of the host and return new ones. CLBlast's operands lie on the device."""
     rng = np.random.default_rng(0)
-    pairs: list[tuple[str, int, Callable[[], object], Clblast]] = []
+    measured: list[tuple[str, int, list[Callable[[], object]]]] = []
+    jangin.blas.set_threads(threads)
     for device in devices:
         for size in sizes:
             theirs = Clblast(select(device.removeprefix(PREFIX).removeprefix(":")), size, rng)
             a, b, _ = theirs.arrays
             exe = jangin.compile(product(size), device, threads=threads)
+            routine = partial(jangin.blas.on(device).sgemm, 1.0, *map(np.asfortranarray, (a, b)))
             theirs()
             want = a.astype(np.float64) @ b
-            for made in (exe(a, b), theirs.result()):
+            for made in (routine(), exe(a, b), theirs.result()):
                 np.testing.assert_allclose(made, want, atol=1e-5 * size)
-            pairs.append((device, size, partial(exe, a, b), theirs))
+            measured.append((device, size, [routine, partial(exe, a, b), theirs]))
     with quiet(command):
-        for device, size, ours, theirs in pairs:
-            mine, other = medians([ours, theirs], turns)
+        for device, size, runs in measured:
+            mine, model, other = medians(runs, turns)
             work = 2e-9 * size**3
-            rates = f"Jangin {work / mine:.1f}, CLBlast {work / other:.1f} GFLOP/s"
-            print(f"{device}, products of {size}: {rates}, {other / mine:.1f} times", flush=True)
+            rates = f"jangin.blas {work / mine:.1f}, a model {work / model:.1f}, CLBlast {work / other:.1f}"
+            times = f"{other / mine:.1f} and {other / model:.1f} times"
+            print(f"{device}, products of {size}: {rates} GFLOP/s, {times}", flush=True)
 
 
 def opencv(names: Sequence[str], device: str, threads: int, turns: int) -> None:

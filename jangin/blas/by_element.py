@@ -42,7 +42,7 @@ from jangin.ir.expr import (
     minimum,
     select,
 )
-from jangin.ir.loop import For
+from jangin.ir.loop import For, If
 from jangin.ops.values import Tensor
 
 KINDS = {
@@ -288,8 +288,6 @@ def updated(k: Kernel) -> Tensor:
 
     def value(o: Operands, before: Value, i: Expr, j: Expr) -> Value:
         alpha = o.factor("alpha")
-        if has_triangle and isinstance(before, Number):
-            before = chosen(eq(i, j), number(before.re), before)
         new = before + o("x", i) * scaled(alpha, conjugate(o(y, j), is_conjugate))
         if rank_2:
             new = new + o(y, i) * scaled(conjugate(alpha), conjugate(o("x", j)))
@@ -309,9 +307,8 @@ def updated(k: Kernel) -> Tensor:
         return made(k, (columns, k.size("n" if has_triangle else "m")), names, one)
     out = Buffer("out", k.dtype, k.result(name))
     buffers = {n: Buffer(f"x{at}", k.dtype, k[n].shape) for at, n in enumerate(k.routine.operands)}
-    o, a, j, turn = Operands(k, buffers), Columns(k, name, "out"), Var("j"), Var("turn")
-    i = j + turn if a.lower else turn
+    o, a, task, n = Operands(k, buffers), Columns(k, name, "out"), Var("task"), k.size("n")
+    i, j = task % n, task // n
     place = a.place(i, j)
-    store = stored(out, place, value(o, o(name, *place), i, j))
-    # Each element belongs to one column, which is a task.
-    return k.nest(names, For(j, k.size("n"), For(turn, a.count(j) + 1, store), "parallel"), name)
+    store = If(i >= j if a.lower else i <= j, stored(out, place, value(o, o(name, *place), i, j)))
+    return k.nest(names, For(task, n * n, store, "parallel"), name)

@@ -7,8 +7,6 @@ triangle. Complex matrices become real ones of their parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from jangin.blas.by_element import Operands, chosen, made
 from jangin.blas.kernel import Kernel
 from jangin.blas.numbers import (
@@ -26,8 +24,6 @@ from jangin.ir.expr import Buffer, Expr, Var, const, eq, land, lor, select
 from jangin.ir.loop import For, If, Stmt
 from jangin.ops.values import Tensor
 
-Element = Callable[[Operands, Expr, Expr], Value]
-
 
 class Side:
     """An operand of a product: op of a matrix that is stored as it is, or of one of another kind."""
@@ -43,6 +39,12 @@ class Side:
         row, column = (j, i) if self.is_turned else (i, j)
         return conjugate(o.at(self.name, row, column), self.option == "C")
 
+    def columns(self, shape: tuple[Expr, Expr]) -> Tensor:
+        """Return the columns of a real operand. A plain one is as it is stored, which may be transposed."""
+        if self.is_plain:
+            return self.k[self.name]
+        return made(self.k, shape, self.name, lambda o, j, i: self.at(o, i, j))
+
     def other(self, hermitian: bool) -> Side:
         """Return the operand transposed, or conjugate and transposed."""
         option = "N" if self.is_turned else "C" if hermitian else "T"
@@ -52,13 +54,9 @@ class Side:
 def product(k: Kernel, left: Side, right: Side, m: Expr, n: Expr, depth: Expr) -> Tensor:
     """Return left times right, column after column: [n, m]."""
     if k.parts == 1:
-        first, second = (
-            (k[s.name], s.is_turned)
-            if s.is_plain
-            else (made(k, shape, s.name, lambda o, j, i, s=s: s.at(o, i, j)), False)
-            for s, shape in ((right, (n, depth)), (left, (depth, m)))
-        )
-        return k.b.matmul(first[0], second[0], transpose_a=first[1], transpose_b=second[1])
+        first, second = right.columns((n, depth)), left.columns((depth, m))
+        turned = right.is_turned and right.is_plain, left.is_turned and left.is_plain
+        return k.b.matmul(first, second, transpose_a=turned[0], transpose_b=turned[1])
     parts = made(k, (n, depth), right.name, lambda o, j, t: right.at(o, t, j))
 
     def square(buffer: Buffer, row: Expr, column: Expr) -> Expr:
@@ -149,67 +147,72 @@ def syr2k(k: Kernel) -> Tensor:
 
 
 def solved(k: Kernel) -> Tensor:
-    """x := the solution y of op(a) y = x for a vector, or of op(a) y = alpha b or y op(a) = alpha b for a
-    matrix of right sides.
+    """Return the solution y of op(a) y = x for a vector. A matrix of right sides is b in op(a) y = alpha b, or
+    in y op(a) = alpha b."""
+    return _System(k).solution()
 
-    Each round takes one unknown out of all other equations, and all right sides at once. A round reads what
+
+class _System:
+    """A triangular system. From the right it is transposed, and each row of b is a right side.
+
+    Each round takes one unknown out of all other equations, for all right sides at once. A round reads what
     the round before it wrote: two copies of the right sides take turns. They are divided by the diagonal in
     the end."""
-    (written,), name = k.routine.written, next(n for n in k.routine.operands if n in ("a", "ap"))
-    of_rows = "side" in k.options and k.is_set("side")
-    n, shape = k.order, k.result(written)
-    size = shape[-1] // k.parts if k.parts > 1 else shape[-1]
-    is_turned, names = k.is_transposed, [*k.routine.operands]
-    is_ascending = k.is_set("uplo") ^ is_turned
-    buffers = {at: Buffer(f"x{place}", k.dtype, k[at].shape) for place, at in enumerate(names)}
-    o, out = Operands(k, buffers), Buffer("out", k.dtype, (const(2), *shape))
-    turn, task = Var("round"), Var("task")
-    line, place = task // size, task % size
-    at = (line, place) if len(shape) > 1 else (place,)
-    own = line if of_rows else place
 
-    def coefficient(i: Expr, j: Expr) -> Value:
-        return conjugate(o.at(name, *((j, i) if is_turned else (i, j))), "C" in k.options.values())
+    def __init__(self, k: Kernel) -> None:
+        self.k, self.names, self.n = k, [*k.routine.operands], k.order
+        (self.written,), self.name = k.routine.written, "a" if "a" in self.names else "ap"
+        self.of_rows = "side" in k.options and k.is_set("side")
+        *self.lines, size = k.result(self.written)
+        self.size = size // k.parts if k.parts > 1 else size
+        self.is_unit, self.is_turned = k.is_set("diag"), k.is_transposed
+        self.out = Buffer("out", k.dtype, (const(2), *k.result(self.written)))
 
-    begun = o(written, *at)
-    if "alpha" in names:
-        begun = scaled(o.factor("alpha"), begun)
-    step = turn - 1
-    j = step if is_ascending else n - 1 - step
-    unknown = (j, place) if of_rows else (line, j) if len(shape) > 1 else (j,)
-    before = (turn + 1) % 2
-    left = element(k.parts, out, before, *unknown)
-    y = left if k.is_set("diag") else left / coefficient(j, j)
-    mine = element(k.parts, out, before, *at)
+    def coefficient(self, o: Operands, i: Expr, j: Expr) -> Value:
+        value = o.at(self.name, *((j, i) if self.is_turned else (i, j)))
+        return conjugate(value, "C" in self.k.options.values())
 
-    def taken(y: Value) -> Stmt:
-        less, counts = mine + -(coefficient(own, j) * y), own > j if is_ascending else own < j
-        if not is_turned:  # as in the reference, an unknown of 0 leaves its column out
-            counts = land(counts, is_some(left))
-        elif "alpha" in names:
-            counts = land(counts, is_some(o.factor("alpha")))
-        return stored(out, (turn % 2, *at), chosen(counts, less, mine))
+    def solution(self) -> Tensor:
+        turn, task = Var("round"), Var("task")
+        buffers = {n: Buffer(f"x{at}", self.k.dtype, self.k[n].shape) for at, n in enumerate(self.names)}
+        index = (task // self.size, task % self.size) if self.lines else (task,)
+        work = self._round(Operands(self.k, buffers), turn, index)
+        tasks = self.size * self.lines[0] if self.lines else self.size
+        loops = For(turn, self.n + 1, For(task, tasks, work, "parallel"))
+        operands = [self.k[n] for n in self.names]
+        self.k.operands["left"] = self.k.b.loop_nest(operands, loops, self.k.dtype, self.out.shape)
+        names = f"{self.name} left" if "alpha" not in self.names else f"alpha {self.name} left"
+        return made(self.k, (*self.lines, self.size), names, self._divided)
 
-    start = stored(out, (turn % 2, *at), begun)
-    work = If(eq(turn, const(0)), start, held("y", y, taken))
-    tasks = size if len(shape) == 1 else size * shape[0]
-    loops = For(turn, n + 1, For(task, tasks, work, "parallel"))
-    k.operands["left"] = k.b.loop_nest([k[x] for x in names], loops, k.dtype, out.shape)
+    def _round(self, o: Operands, turn: Var, index: tuple[Expr, ...]) -> Stmt:
+        """Return a round's work on one element of the right sides. The first round copies it."""
+        begun = o(self.written, *index)
+        begun = scaled(o.factor("alpha"), begun) if "alpha" in self.names else begun
+        is_ascending = self.k.is_set("uplo") ^ self.is_turned
+        j = turn - 1 if is_ascending else self.n - turn
+        unknown = (j, index[1]) if self.of_rows else (*index[:-1], j)
+        own = index[0] if self.of_rows else index[-1]
+        mine, left = (element(self.k.parts, self.out, (turn + 1) % 2, *at) for at in (index, unknown))
 
-    def divided(o: Operands, *index: Expr) -> Value:
-        left = o("left", n % 2, *index)
-        if k.is_set("diag"):
+        def taken(y: Value) -> Stmt:
+            less, counts = mine + -(self.coefficient(o, own, j) * y), own > j if is_ascending else own < j
+            if not self.is_turned:  # as in the reference, an unknown of 0 leaves its column out
+                counts = land(counts, is_some(left))
+            elif "alpha" in self.names:
+                counts = land(counts, is_some(o.factor("alpha")))
+            return stored(self.out, (turn % 2, *index), chosen(counts, less, mine))
+
+        y = left if self.is_unit else left / self.coefficient(o, j, j)
+        return If(eq(turn, const(0)), stored(self.out, (turn % 2, *index), begun), held("y", y, taken))
+
+    def _divided(self, o: Operands, *index: Expr) -> Value:
+        """Return an unknown. As in the reference, 0 isn't divided if the system isn't transposed."""
+        left, i = o("left", self.n % 2, *index), index[0] if self.of_rows else index[-1]
+        if self.is_unit:
             return left
-        i = index[0] if of_rows else index[-1]
-        diagonal = conjugate(o.at(name, i, i), "C" in k.options.values())
-        whole = left / diagonal
-        whole = whole if is_turned else chosen(is_some(left), whole, left)
-        if "alpha" not in names:
-            return whole
-        return chosen(is_zero(o.factor("alpha")), left, whole)
-
-    factors = "alpha " if "alpha" in names else ""
-    return made(k, (*shape[:-1], size), f"{factors}{name} left", divided)
+        whole = left / self.coefficient(o, i, i)
+        whole = whole if self.is_turned else chosen(is_some(left), whole, left)
+        return whole if "alpha" not in self.names else chosen(is_zero(o.factor("alpha")), left, whole)
 
 
 __all__ = ["gemm", "gemm_batch", "gemmtr", "of_one_triangle", "solved", "syr2k", "syrk"]

@@ -100,7 +100,7 @@ def test_every_routine_on_a_gpu_is_right(cuda: None, name: str) -> None:
 
 @needs_opencl
 class TestConventions:
-    """What a call takes, returns and overwrites is the same on all targets."""
+    """Calls take, return and overwrite the same arrays on all targets."""
 
     def test_a_matrix_within_another_is_written_where_it_lies(self) -> None:
         rng, on = np.random.default_rng(), blas.on(DEVICES[0])
