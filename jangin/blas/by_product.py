@@ -147,8 +147,8 @@ def syr2k(k: Kernel) -> Tensor:
 
 
 def solved(k: Kernel) -> Tensor:
-    """Return the solution y of op(a) y = x for a vector. A matrix of right sides is b in op(a) y = alpha b, or
-    in y op(a) = alpha b."""
+    """Return the solution y of op(a) y = x for a vector. For a matrix of right sides, it is that of
+    op(a) y = alpha b or y op(a) = alpha b."""
     return _System(k).solution()
 
 

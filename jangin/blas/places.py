@@ -8,6 +8,7 @@ import jangin.blas.batched as batched
 import jangin.blas.calls as calls
 from jangin.blas.calls import set_threads
 from jangin.options import Options
+from jangin.runtime.device import LoadError, device_of
 
 
 class Routines:
@@ -33,8 +34,12 @@ class Routines:
 
 def on(target: str) -> Routines:
     """Return the routines on a target: a level of this processor, or a device such as "opencl", "cuda" or
-    "webgpu". Raises LoadError if the device isn't here, and ValueError for an unknown target."""
-    Options(target=target).target  # noqa: B018
+    "webgpu". Raises LoadError if it can't run here, and ValueError for an unknown target or several."""
+    chosen = Options(target=target).target
+    if len(chosen.each) > 1:
+        raise ValueError(f"the routines run on one device, and {target!r} names several")
+    if reason := device_of(chosen.device).why_not(str(chosen)):
+        raise LoadError(f"the routines can't run on {target!r} here: {reason}")
     return Routines(target)
 
 
