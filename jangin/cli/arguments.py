@@ -114,6 +114,37 @@ ActivationType = Annotated[
     ),
 ]
 
+# -- of training ----------------------------------------------------------------------------------
+
+Optimizers = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:SETTINGS",
+        help="adamw:lr=1e-3, the default, or by weights: '*.bias=sgd:lr=0.1', the first that fits.",
+    ),
+]
+ScheduleOption = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME:SETTINGS",
+        help="Of learning rates: cosine:warmup=1,end=0.01 (in epochs), linear, steps:every=30,by=0.1.",
+    ),
+]
+ClipNorm = Annotated[float | None, typer.Option(help="The largest norm of all gradients.")]
+ClipValue = Annotated[float | None, typer.Option(help="The largest number in a gradient.")]
+Accumulate = Annotated[int, typer.Option(min=1, help="Parts of a batch, one after the other: less memory.")]
+ProcessCount = Annotated[
+    int, typer.Option("--processes", min=1, help="Processes that share a batch; --threads are of each.")
+]
+Average = Annotated[
+    float | None,
+    typer.Option(help="0.999: keep running means of weights, which are measured and written."),
+]
+MasterWeights = Annotated[
+    bool, typer.Option("--master-weights", help="Update float32 copies of 16-bit weights.")
+]
+LossScale = Annotated[str, typer.Option(help="dynamic, or a number: keep small gradients of float16.")]
+
 # -- of studies -----------------------------------------------------------------------------------
 
 Batches = Annotated[

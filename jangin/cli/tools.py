@@ -9,8 +9,17 @@ import typer
 
 from jangin.cli.app import command
 from jangin.cli.arguments import (
+    Accumulate,
+    Average,
+    ClipNorm,
+    ClipValue,
+    LossScale,
+    MasterWeights,
     Model,
+    Optimizers,
     Pixels,
+    ProcessCount,
+    ScheduleOption,
     Shapes,
     TargetName,
     Threads,
@@ -39,7 +48,8 @@ def train(
     loss: Annotated[
         str, typer.Option(help="Of the output and the label.", autocompletion=among("loss"))
     ] = "cross_entropy",
-    optimizer: Annotated[str, typer.Option(help="Its name and settings: adamw:lr=1e-3.")] = "adamw",
+    optimizer: Optimizers = None,
+    schedule: ScheduleOption = "constant",
     epochs: Annotated[int, typer.Option(min=1, help="How often all examples are used.")] = 10,
     batch: Annotated[int | None, typer.Option(min=1, help="Examples of a step; 32, or the model's.")] = None,
     validation: Annotated[float, typer.Option(help="The share of examples that only measure.")] = 0.1,
@@ -48,7 +58,13 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint.")] = False,
     curve: Annotated[Path | None, typer.Option(help="The losses' curve, as an .svg file.")] = None,
-    clip_norm: Annotated[float | None, typer.Option(help="The largest norm of all gradients.")] = None,
+    clip_norm: ClipNorm = None,
+    clip_value: ClipValue = None,
+    accumulate: Accumulate = 1,
+    processes: ProcessCount = 1,
+    average: Average = None,
+    master_weights: MasterWeights = False,
+    loss_scale: LossScale = "",
     check: Annotated[str, typer.Option(help="nan: say at which node numbers stop being finite.")] = "",
     pixels: Pixels = "unit",
     shape: Shapes = None,
@@ -66,7 +82,8 @@ def train(
     work(
         model, data, output, context.obj, threads, shape or [],
         Asked(
-            trainable or [], loss, optimizer, epochs, batch, validation, checkpoint, resume, curve, clip_norm,
+            trainable or [], loss, optimizer or ["adamw"], schedule, epochs, batch, validation, checkpoint,
+            resume, curve, clip_norm, clip_value, accumulate, processes, average, master_weights, loss_scale,
             check, pixels, seed, emit, target,
         ),
     )  # fmt: skip

@@ -26,7 +26,9 @@ from jangin.runtime.sizes import TensorSpec
 from jangin.training.data import check_labels, examples
 from jangin.training.loop import VALIDATED, Run, by_epoch, split
 from jangin.training.losses import IGNORED
-from jangin.training.trainer import Trainer, parsed_optimizer
+from jangin.training.schedules import CONSTANT
+from jangin.training.texts import parsed_optimizers, parsed_scale, parsed_schedule
+from jangin.training.trainer import Trainer
 from jangin.training.trainer import train as compiled
 from jangin.training.written import FILES
 
@@ -43,7 +45,8 @@ class Asked:
 
     trainable: Sequence[str]
     loss: str
-    optimizer: str
+    optimizer: Sequence[str]
+    schedule: str
     epochs: int
     batch: int | None
     validation: float
@@ -51,6 +54,12 @@ class Asked:
     resume: bool
     curve: Path | None
     clip_norm: float | None
+    clip_value: float | None
+    accumulate: int
+    processes: int
+    average: float | None
+    master_weights: bool
+    loss_scale: str
     check: str
     pixels: str
     seed: int
@@ -66,6 +75,7 @@ def train(
     Raises ValueError for data that doesn't fit the model."""
     check_output(output, model)
     if asked.emit:
+        _check_emitted(asked)
         _emit(_prepared(model, data, settings.options(None, shapes, threads), asked, settings), output, asked)
         return
     if asked.target is not None:
@@ -92,12 +102,14 @@ def train(
     except Exception:
         _keep(run, checkpoint)
         raise
-    run.trainer.export(output)
+    run.export(output)
     console.print(curve_text(by_epoch(run.losses, run.steps)))
     if asked.curve is not None:
         write_curve(asked.curve, run)
         console.print(f"{asked.curve}: the curve")
-    console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, after {run.trainer.count} steps")
+    count, updates = run.trainer.count, run.trainer.updates
+    less = f", {count - updates} of them without an update" if updates < count else ""
+    console.print(f"{output}: {output.stat().st_size / 1e6:.1f} MB, after {count} steps{less}")
 
 
 def _keep(run: Run, checkpoint: Path) -> None:
@@ -110,6 +122,7 @@ def _keep(run: Run, checkpoint: Path) -> None:
 
 
 def _prepared(model: Path, data: Path, options: Options, asked: Asked, settings: Settings) -> Run:
+    optimizer, schedule = parsed_optimizers(asked.optimizer), parsed_schedule(asked.schedule)
     graph = imported(model, options).graph
     dataset = examples(data, _specs(graph), asked.pixels)
     size = asked.batch or _own_batch(graph) or BATCH
@@ -120,15 +133,25 @@ def _prepared(model: Path, data: Path, options: Options, asked: Asked, settings:
     with progress(settings) as tell:
         tell(0, 1, "load")
         trainer: Trainer = compiled(
-            model, asked.loss, parsed_optimizer(asked.optimizer), example,
-            trainable=list(asked.trainable) or None, clip_norm=asked.clip_norm, seed=asked.seed,
+            model, asked.loss, optimizer, example,
+            trainable=list(asked.trainable) or None, clip_norm=asked.clip_norm, clip_value=asked.clip_value,
+            accumulate=asked.accumulate, processes=asked.processes, average=asked.average,
+            master_weights=asked.master_weights, loss_scale=parsed_scale(asked.loss_scale), seed=asked.seed,
             shapes={**(options.shapes or {}), **shapes}, threads=options.threads, check=asked.check,
             **settings.given,
         )  # fmt: skip
     labels = asked.loss in ("cross_entropy", "nll")
     if labels:
         check_labels(dataset, trainer.classes, IGNORED)
-    return Run(trainer, dataset, part, size, asked.seed, labels)
+    return Run(trainer, dataset, part, size, asked.seed, labels, schedule, asked.average is not None)
+
+
+def _check_emitted(asked: Asked) -> None:
+    """Raise ValueError for options that the step's code can't have."""
+    if asked.accumulate > 1 or asked.processes > 1:
+        raise ValueError("--emit writes a step of one plan: leave out --accumulate and --processes")
+    if parsed_schedule(asked.schedule) != CONSTANT:
+        raise ValueError("--emit writes a step whose caller sets the rates: leave out --schedule")
 
 
 def _emit(run: Run, folder: Path, asked: Asked) -> None:

@@ -12,7 +12,7 @@ from jangin.ahead.state import Entry, Place, Training, aside, fields_of, rate_at
 from jangin.ahead.training_api import INITIAL
 from jangin.compiler.pipeline import lowered_plan
 from jangin.ir import limits
-from jangin.ir.dtype import F64, I64
+from jangin.ir.dtype import F32, F64, I64
 from jangin.ir.expr import Const, Expr
 from jangin.ir.graph import Array, Graph
 from jangin.ir.plan import Plan
@@ -20,9 +20,9 @@ from jangin.ir.records import dataclass
 from jangin.ops.builder import Builder
 from jangin.optim import Optimizer
 from jangin.options import Options
-from jangin.training.step import StepGraph
+from jangin.training.step import SKIPPED, StepGraph
 
-COUNT = "step"
+COUNT, RATE = "step", "rate"
 
 
 @dataclass(frozen=True)
@@ -63,10 +63,15 @@ def emit_step(whole: Whole, options: Options, kind: str, name: str, constants: s
 
 
 def numbers_graph(whole: Whole) -> Graph:
-    """Return the graph that computes the optimizers' numbers from the step's number and the rates."""
+    """Return the graph that computes the optimizers' numbers from the step's number and the rates. Steps that
+    changed no parameter don't count."""
     b = Builder("numbers", {})
     count = b.input(COUNT, I64, ())
-    rates = [b.input(f"rate{n}", F64, ()) for n in range(len(whole.rates))]
+    rates = [b.input(f"{RATE}{n}", F64, ()) for n in range(len(whole.rates))]
+    updates = b.cast(count, F64)
+    if whole.step.scaling:
+        skipped = b.input(whole.step.scaling[SKIPPED], F32, ())
+        updates = b.map(lambda all_steps, without: all_steps - without, updates, b.cast(skipped, F64))
     results = []
     for n, key in whole.step.numbers.values():
         optimizer = whole.optimizers[n]
@@ -75,7 +80,7 @@ def numbers_graph(whole: Whole) -> Graph:
             expr: Expr = optimizer.numbers(count, rate)[key]
             return expr
 
-        results.append(b.map(number, b.cast(count, F64), rates[n]))
+        results.append(b.map(number, updates, rates[n]))
     return b.graph(results, list(whole.step.numbers))
 
 
@@ -86,7 +91,8 @@ def _model(whole: Whole, plans: Sequence[Plan], options: Options, name: str, bes
     own = {i: places[n] for i, n in whole.names.items()}
     places |= {n: Place("number", k) for k, n in enumerate(step.numbers)}
     step_entry, size = _step_entry(plans[0], step, places)
-    entries = [step_entry, _numbers_entry(plans[1], places)]
+    rates = {f"{RATE}{n}": Place("state", rate_at(n)) for n in range(len(whole.rates))}
+    entries = [step_entry, _numbers_entry(plans[1], {**places, **rates, COUNT: Place("count")})]
     entries += [
         _read_entry(plan, graph, own)
         for plan, graph in zip(plans[2:], (whole.evaluation, whole.inference), strict=False)
@@ -133,8 +139,7 @@ def _source(name: str, step: StepGraph, known: Mapping[str, Place]) -> Place:
 
 def _numbers_entry(plan: Plan, known: Mapping[str, Place]) -> Entry:
     """Return the places of the part that computes the optimizers' numbers."""
-    rates = (Place("state", rate_at(n)) for n in range(len(plan.inputs) - 1))
-    return Entry((Place("count"), *rates), tuple(known[n] for n in plan.outputs))
+    return Entry(tuple(known[n] for n in plan.inputs), tuple(known[n] for n in plan.outputs))
 
 
 def _read_entry(plan: Plan, graph: StepGraph, known: Mapping[str, Place]) -> Entry:

@@ -12,6 +12,7 @@ from jangin.ir.records import dataclass
 from jangin.training.data import Examples, read_arrays
 from jangin.training.interrupts import uninterrupted
 from jangin.training.losses import IGNORED
+from jangin.training.schedules import CONSTANT, Schedule
 from jangin.training.trainer import Trainer
 
 LOSSES, VALIDATION, ACCURACY, SETUP = "run/losses", "run/validation", "run/accuracy", "run/setup"
@@ -50,13 +51,16 @@ class Run:
     on therefore makes the very steps that were left. An epoch leaves out examples that fill no batch.
 
     `losses` has each step's loss. `validation` has the mean loss after each epoch. With `classes`, `accuracy`
-    has the share of examples whose label has the largest output."""
+    has the share of examples whose label has the largest output. With `averaged`, both are of the running
+    means of parameters, which `export` writes then."""
 
     def __init__(
-        self, trainer: Trainer, data: Examples, part: Split, batch: int, seed: int, classes: bool = False
-    ) -> None:
+        self, trainer: Trainer, data: Examples, part: Split, batch: int, seed: int, classes: bool = False,
+        schedule: Schedule = CONSTANT, averaged: bool = False,
+    ) -> None:  # fmt: skip
         self.trainer, self._data, self._part = trainer, data, part
         self._batch, self._seed, self._classes = batch, seed, classes
+        self._schedule, self._averaged = schedule, averaged
         self.steps = len(part.training) // batch
         self._order: Array | None = None
         self.losses: list[float] = []
@@ -89,19 +93,24 @@ class Run:
                 yield VALIDATED, done - 1, self.validation[-1]
             if self.trainer.count >= count * self.steps:
                 return
+            self.trainer.lr_factor = self._schedule.factor(self.trainer.count, count * self.steps, self.steps)
             yield STEP, done, self.step()
 
     def _measure(self) -> None:
         losses, right = [], []
         for numbers in self._part.validation.reshape(-1, self._batch):
             batch = self._data.batch(numbers)
-            loss, output = self.trainer.measure(batch)
+            loss, output = self.trainer.measure(batch, self._averaged)
             losses.append(loss)
             if self._classes:
                 labels = batch[-1]
                 right.append((output.argmax(1) == labels)[labels != IGNORED])
         self.validation.append(float(np.mean(losses)))
         self.accuracy += [float(np.mean(np.concatenate(right)))] if right else []
+
+    def export(self, path: Path) -> None:
+        """Write the trained model."""
+        self.trainer.export(path, self._averaged)
 
     @property
     def _setup(self) -> Array:

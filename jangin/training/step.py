@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -23,9 +23,11 @@ from jangin.training.losses import Loss
 from jangin.training.parameters import Trainable
 
 LOSS = "loss"
-SCALE, GOOD = "loss_scale", "finite_steps"
-"""The state of a loss scale that is found while training: the scale, and the steps since it last changed."""
-SCALING = (SCALE, GOOD)
+SCALE, GOOD, SKIPPED = "loss_scale", "finite_steps", "skipped_steps"
+"""The state of a loss scale that is found while training: the scale, the steps since it last changed, and the
+steps that were skipped."""
+SCALING = (SCALE, GOOD, SKIPPED)
+DYNAMIC = "dynamic"
 FIRST_SCALE, LONGEST = 2.0**15, 2000
 """The first scale, and the steps after which it is doubled, as in PyTorch's `GradScaler`. The first is half
 of PyTorch's: a gradient of float16 begins with the scale, and 2^16 isn't finite there."""
@@ -63,7 +65,7 @@ class Extras:
         if self.average is not None and not 0 < self.average < 1:
             raise ValueError(f"average={self.average}: give the share that is kept, between 0 and 1")
         scale = self.scale
-        if scale is not None and scale != "dynamic" and not (isinstance(scale, (int, float)) and scale > 0):
+        if scale is not None and scale != DYNAMIC and not (isinstance(scale, (int, float)) and scale > 0):
             raise ValueError(f"loss_scale={scale!r}: give a positive number, or 'dynamic'")
 
 
@@ -87,7 +89,8 @@ class StepGraph:
       name.
     - `gradients` has the output with the gradient of each parameter, by the parameter's input.
     - `random` is the input that decides all random numbers, or "" if there are none.
-    - `output` is the output with the model's first output, or "" if the graph has none."""
+    - `output` is the output with the model's first output, or "" if the graph has none.
+    - `scaling` has the inputs of a loss scale's state, by the names in `SCALING`."""
 
     graph: Graph
     inputs: tuple[str, ...]
@@ -99,6 +102,7 @@ class StepGraph:
     gradients: Mapping[str, str]
     random: str = ""
     output: str = ""
+    scaling: Mapping[str, str] = field(default_factory=dict)
 
 
 class StepBuilder:
@@ -114,10 +118,11 @@ class StepBuilder:
         self.loss = self._loss(loss, target)
         self.b.prefix, self.b.source = "gradient", Sources.of("gradient")
         parameters = {n: self._tensor(n) for n in model.parameters} if differentiated else {}
-        self.scaling: dict[str, Tensor] = {}
+        self.scaling = {n: self.b.fresh(n) for n in SCALING} if extras.scale == DYNAMIC else {}
         made = gradients(self.b, self.loss, [*parameters.values()], self._first_gradient())
         self.gradients = dict(zip(parameters, made, strict=True))
         self._unscale()
+        self.finite = self._are_finite()
 
     def _tensor(self, name: str) -> Tensor:
         return Tensor(name, *typed(self.b.values[name]))
@@ -139,24 +144,36 @@ class StepBuilder:
     def _first_gradient(self) -> Tensor | None:
         """Return the gradient of the loss by itself, which is the scale of all gradients. None stands for
         1."""
-        b, scale = self.b, self.extras.scale
-        if scale is None:
-            return None
+        scale = self._scale_now()
+        return None if scale is None else self.b.cast(scale, self.loss.dtype)
+
+    def _scale_now(self) -> Tensor | None:
+        """Return the scale of gradients, or None if they have none."""
+        scale = self.extras.scale
         if isinstance(scale, str):
-            self.scaling = {n: b.input(b.fresh(n), F32, ()) for n in SCALING}
-            return b.cast(self.scaling[SCALE], self.loss.dtype)
-        return b.scalar(scale, self.loss.dtype)
+            return self._state(SCALE)
+        return None if scale is None else self.b.scalar(scale, F32)
+
+    def _state(self, name: str) -> Tensor:
+        """Return the input with a part of the loss scale's state."""
+        own = self.scaling[name]
+        return self._tensor(own) if own in self.b.values else self.b.input(own, F32, ())
 
     def _unscale(self) -> None:
         """Divide the gradients by their scale, as float32 if they are smaller floats."""
-        b, scale = self.b, self.extras.scale
+        b, scale = self.b, self._scale_now()
         if scale is not None:
-            whole = self.scaling[SCALE] if isinstance(scale, str) else b.scalar(scale, F32)
-            by = b.map(lambda s: 1.0 / s, whole)
+            by = b.map(lambda s: 1.0 / s, scale)
             self.gradients = {
                 n: b.map(lambda v, s: v * cast(v.dtype, s), widen(b, g), by)
                 for n, g in self.gradients.items()
             }
+
+    def _are_finite(self) -> Tensor | None:
+        """Return whether all gradients are finite, before they are limited. Return None if no step asks."""
+        if not self.scaling or not self.gradients:
+            return None
+        return self.b.map(lambda v: v <= FINITE, self._square())
 
     def _square(self) -> Tensor:
         """Return the sum of the squares of all gradients."""
@@ -233,8 +250,8 @@ class StepBuilder:
             results[name] = b.cast(new, own.dtype)
             keys = {slot: key for key, (of, slot) in slots.items() if of == name}
             results |= {key: b.cast(after[slot], state[slot].dtype) for slot, key in keys.items()}
-        if self.scaling:
-            self._scale(results, kept)
+        if self.finite is not None:
+            self._scale(self.finite, results, kept)
         names = {n: b.fresh(f"new.{n}") for n in results}
         return self._finished(results, names, kept, slots, numbers, {})
 
@@ -248,11 +265,11 @@ class StepBuilder:
         more = [MASTER] * master + [AVERAGE] * (self.extras.average is not None)
         return state | {slot: (np.array(array, dtype.wide.numpy), dtype.wide) for slot in more}
 
-    def _scale(self, results: dict[str, Tensor], kept: dict[str, Array]) -> None:
+    def _scale(self, finite: Tensor, results: dict[str, Tensor], kept: dict[str, Array]) -> None:
         """Leave all state as it is if a gradient isn't finite, and halve the scale. Add the scale to the
         state."""
-        b, (scale, good) = self.b, (self.scaling[SCALE], self.scaling[GOOD])
-        finite = b.map(lambda v: v <= FINITE, self._square())
+        b, first = self.b, {SCALE: FIRST_SCALE, GOOD: 0.0, SKIPPED: 0.0}
+        scale, good, skipped = (self._state(n) for n in SCALING)
         for name, new in results.items():
             results[name] = b.map(lambda f, v, w: select(f, v, w), finite, new, self._tensor(name))
 
@@ -264,7 +281,8 @@ class StepBuilder:
 
         results[scale.name] = b.map(next_scale, finite, scale, good)
         results[good.name] = b.map(next_good, finite, good)
-        kept |= {scale.name: np.array(FIRST_SCALE, np.float32), good.name: np.array(0.0, np.float32)}
+        results[skipped.name] = b.map(lambda f, n: select(f, n, n + 1.0), finite, skipped)
+        kept |= {own: np.array(first[n], np.float32) for n, own in self.scaling.items()}
 
     def _finished(
         self, results: Mapping[str, Tensor], made: Mapping[str, str], kept: Mapping[str, Array],
@@ -280,20 +298,27 @@ class StepBuilder:
         after = changed if found else {**made, **changed}
         graph = replace(graph, updates={out: state for state, out in after.items()})
         whole = {**model.parameters, **model.buffers, **kept}
-        return StepGraph(graph, tuple(self.inputs), loss, whole, after, slots, numbers, found, model.random)
+        return StepGraph(
+            graph, tuple(self.inputs), loss, whole, after, slots, numbers, found, model.random,
+            scaling=self.scaling,
+        )  # fmt: skip
 
 
 class UpdateBuilder(StepBuilder):
-    """Adds an update alone. The loss (of type `dtype`) and the gradients are inputs, in this order."""
+    """Adds an update alone. The loss and the gradients that another builder made are inputs, in this
+    order."""
 
-    def __init__(self, model: Trainable, dtype: DType, extras: Extras = NO_EXTRAS) -> None:
-        self.scaling, self.extras = {}, extras
+    def __init__(self, model: Trainable, first: StepBuilder) -> None:
+        self.scaling, self.extras = first.scaling, first.extras
         self.model, self.b = replace(model, changed={}, buffers={}, random=""), Builder("update", {})
         types = {n: typed(model.graph.value(n)) for n in model.parameters}
         for n, of in types.items():
             self.b.input(n, *of)
-        self.loss = self.b.input(self.b.fresh("given.loss"), dtype, ())
-        self.gradients = {n: self.b.input(self.b.fresh(f"d{n}"), *of) for n, of in types.items()}
+        self.loss = self.b.input(self.b.fresh("given.loss"), first.loss.dtype, ())
+        self.gradients = {
+            n: self.b.input(self.b.fresh(f"d{n}"), g.dtype, types[n][1]) for n, g in first.gradients.items()
+        }
+        self.finite = self._are_finite()
         self.inputs = [self.loss.name, *(g.name for g in self.gradients.values())]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
 
+from jangin.compiler.cases import imported
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
 from jangin.options import Common, Options
@@ -14,6 +16,7 @@ from jangin.training import losses
 from jangin.training.files import of_file
 from jangin.training.interrupts import uninterrupted
 from jangin.training.parameters import Chosen, Trainable
+from jangin.training.reduced import shares
 from jangin.training.runner import Runner, as_array
 from jangin.training.step import StepBuilder
 
@@ -50,6 +53,16 @@ class Task:
             return of_module(whole, self.example, self.chosen, self.options, held)
         inputs = self.example if self.loss is None else self.example[:-1]
         return of_module(self.model, inputs, self.chosen, self.options, held)
+
+    def part(self, count: int) -> Task:
+        """Return the task for one of `count` equal parts of each batch."""
+        example = shares(self.example, count)[0]
+        if self.is_module:
+            return replace(self, example=example)
+        graph = imported(self.model, self.options).graph
+        names = (n for n in graph.inputs if n not in graph.constants)
+        shapes = {n: a.shape for n, a in zip(names, example, strict=False)}
+        return replace(self, example=example, options=self.options.but(shapes=shapes))
 
     @property
     def added(self) -> tuple[losses.Loss | None, Array | None]:

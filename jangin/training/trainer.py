@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import math
 import os
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -25,14 +22,14 @@ from jangin.training.groups import Groups, NamedGroups
 from jangin.training.interrupts import uninterrupted
 from jangin.training.parameters import Chosen, Lora, Trainable
 from jangin.training.processes import Processes
-from jangin.training.reduced import Reduce, Reduced, shares
+from jangin.training.reduced import Reduce, Reduced
 from jangin.training.runner import Runner, as_array
 from jangin.training.step import (
     AVERAGE,
     MASTER,
     NO_EXTRAS,
     SCALE,
-    SCALING,
+    SKIPPED,
     Clip,
     Extras,
     StepBuilder,
@@ -50,7 +47,7 @@ if TYPE_CHECKING:
 class Trainer:
     """A model in training. `loss = trainer.step(batch)` changes the parameters. A batch is a tuple of arrays
     or tensors like the example. If `lr` is set, it replaces the optimizer's learning rate in all later
-    steps. `train` describes `check="nan"`."""
+    steps. `lr_factor` multiplies the rates of all optimizers. `train` describes `check="nan"`."""
 
     def __init__(
         self, task: Task, optimizers: Sequence[Optimizer], groups: Groups, clip: Clip, check: str = "",
@@ -60,21 +57,21 @@ class Trainer:
         if check not in ("", "nan"):
             raise ValueError(f"check={check!r} is unknown; there is 'nan'")
         apart = reduce is not None or processes > 1 or parts > 1
-        if apart and (check or extras.scale is not None):
+        if apart and check:
             raise ValueError(
-                "check='nan' and loss_scale= are for steps of one plan: train without `processes`, `reduce` "
-                "and `accumulate`"
+                "check='nan' follows one plan to the first fault, and a step of parts has two: train without "
+                "`processes`, `reduce` and `accumulate`"
             )
         self._check = check
         count = processes * parts
-        part = task if count == 1 else replace(task, example=shares(task.example, count)[0])
+        part = task if count == 1 else task.part(count)
         model = part.trainable()
         self._output = model.graph.shape(model.outputs[0])
         self._task, self._optimizers = task, optimizers
         self._names, self._order = dict(model.names), list(model.parameters)
         self._adapters = model.adapters
         builder = StepBuilder(model, *part.added, extras=extras)
-        whole = UpdateBuilder(model, builder.loss.dtype, extras) if apart else builder
+        whole = UpdateBuilder(model, builder) if apart else builder
         whole.clip(clip)
         chosen = groups.numbers({i: n for n, i in self._names.items()}, self._order)
         step = whole.updated(optimizers, chosen)
@@ -91,10 +88,11 @@ class Trainer:
                 if processes > 1
                 else Reduced(first, last, reduce, parts)
             )
-        self._rates = groups.rates
+        self._rates, self._scaling = groups.rates, builder.scaling
         self._evaluation: Runner | None = None
         self.count = 0
         self.lr: float | None = None
+        self.lr_factor = 1.0
         if (before := groups.kept()) is not None:
             self.load_optimizer_state(*before)
 
@@ -103,7 +101,8 @@ class Trainer:
         Ctrl-C waits for the end of the step. Raises FloatingPointError if numbers that aren't finite are
         looked for and found."""
         count, step = self.count + 1, self._runner.step
-        figures = [o.numbers(count, lr) for o, lr in zip(self._optimizers, self._now(), strict=True)]
+        update, rates = self.updates + 1, self._now()
+        figures = [o.numbers(update, lr) for o, lr in zip(self._optimizers, rates, strict=True)]
         numbers = {name: np.asarray(figures[n][key]) for name, (n, key) in step.numbers.items()}
         before = {n: a.copy() for n, a in self._kept.items()} if self._check else {}
         with uninterrupted():
@@ -119,7 +118,7 @@ class Trainer:
 
     def _now(self) -> list[float]:
         """Return the learning rates of the next step."""
-        return [self.lr if self.lr is not None else rate() for rate in self._rates]
+        return [(self.lr if self.lr is not None else rate()) * self.lr_factor for rate in self._rates]
 
     def evaluate(self, batch: Any, averaged: bool = False) -> float:
         """Return the loss in evaluation mode, of the parameters or of their running means. This changes
@@ -206,14 +205,20 @@ class Trainer:
     @property
     def loss_scale(self) -> float | None:
         """The factor on gradients while they go backwards, if steps find it (`loss_scale="dynamic"`)."""
-        return float(self._kept[SCALE]) if SCALE in self._kept else None
+        return float(self._kept[self._scaling[SCALE]]) if self._scaling else None
 
-    def merged(self) -> dict[str, Array]:
-        """Return the trained parameters and changing buffers by the model's own names. Adapters are added to
-        the weights that they belong to."""
+    @property
+    def updates(self) -> int:
+        """The steps that changed parameters: all steps, but for those whose gradients weren't finite."""
+        return self.count - (int(self._kept[self._scaling[SKIPPED]]) if self._scaling else 0)
+
+    def merged(self, averaged: bool = False) -> dict[str, Array]:
+        """Return the trained parameters, or their running means, and changing buffers by the model's own
+        names. Adapters are added to the weights that they belong to."""
+        kept = self._kept | (self._means() if averaged else {})
         inner = {i for a in self._adapters.values() for i in (a.first, a.second)}
-        weights = {n: self._kept[i].copy() for n, i in self._names.items() if i not in inner}
-        return {**weights, **{n: a.merged(self._kept) for n, a in self._adapters.items()}}
+        weights = {n: kept[i].copy() for n, i in self._names.items() if i not in inner}
+        return {**weights, **{n: a.merged(kept) for n, a in self._adapters.items()}}
 
     @property
     def arena_bytes(self) -> int:
@@ -256,7 +261,7 @@ class Trainer:
                     yield name, slot, self._kept[own]
 
     def load_optimizer_state(self, state: Mapping[str, Mapping[str, Any]], count: int) -> None:
-        """Continue after `count` steps with an optimizer's state."""
+        """Continue after `count` steps with an optimizer's state. Each of them has changed parameters."""
         owners = {i: name for name, i in self._names.items()}
         arrays = {}
         for own, (of, slot) in self._runner.step.slots.items():
@@ -266,6 +271,8 @@ class Trainer:
                 arrays[own] = f"{name}.{slot}", array
         self._take(arrays)
         self.count = count
+        if self._scaling:
+            self._kept[self._scaling[SKIPPED]] = np.zeros((), np.float32)
 
     def _take(self, given: Mapping[str, tuple[str, Any]]) -> None:
         taken = {}
@@ -296,19 +303,19 @@ class Trainer:
         sizes = static_shape(self._output)
         return sizes[1] if sizes is not None and len(sizes) > 1 else None
 
-    def export(self, path: Any) -> None:
-        """Write the model with the trained weights, as .onnx or .jgn by the path's ending. Raises ValueError
-        for a PyTorch module, whose own `load_state_dict` takes the weights."""
+    def export(self, path: Any, averaged: bool = False) -> None:
+        """Write the model with the trained weights, or their running means, as .onnx or .jgn by the path's
+        ending. Raises ValueError for a PyTorch module, whose own `load_state_dict` takes the weights."""
         if self._task.is_module:
             raise ValueError("a PyTorch module takes its weights back: module.load_state_dict(merged())")
-        write_trained(self._task.model, self.merged(), Path(path), self._task.options)
+        write_trained(self._task.model, self.merged(averaged), Path(path), self._task.options)
 
     def save(self, path: Any, more: Mapping[str, Array] | None = None) -> None:
         """Write parameters, buffers, the optimizer's state and the number of steps to a NumPy .npz file. If
         this fails, an old file stays as it was. `more` has further arrays for the file."""
         arrays = {f"model/{n}": self._kept[i] for n, i in self._names.items()}
         arrays |= {f"optimizer/{slot}/{name}": array for name, slot, array in self._slots()}
-        arrays |= {f"step/{n}": self._kept[n] for n in SCALING if n in self._kept}
+        arrays |= {f"step/{n}": self._kept[own] for n, own in self._scaling.items()}
         arrays |= {**(more or {}), "steps": np.asarray(self.count)}
         write_whole(path, lambda file: np.savez(file, **arrays))  # type: ignore[arg-type]
 
@@ -318,7 +325,7 @@ class Trainer:
         arrays = read_arrays(path)
         if "steps" not in arrays:
             raise ValueError(f"{path} isn't a file that a trainer's save wrote: give one")
-        before = dict(self._kept)
+        before, count = dict(self._kept), self.count
         try:
             self.load_state_dict({n.removeprefix("model/"): a for n, a in arrays.items()})
             kept: dict[str, dict[str, Array]] = {}
@@ -328,11 +335,12 @@ class Trainer:
                     kept.setdefault(rest[1], {})[rest[0]] = array
             own = {slot for _, slot, _ in self._slots()}
             if other := {slot for slots in kept.values() for slot in slots} - own:
-                raise ValueError(f"{path} is of another optimizer, which keeps {', '.join(sorted(other))}")
+                raise ValueError(_other(path, other))
             self.load_optimizer_state(kept, int(arrays["steps"]))
-            self._take({n: (n, arrays.get(f"step/{n}")) for n in SCALING if n in self._kept})
+            scaling = {own: (n, arrays.get(f"step/{n}")) for n, own in self._scaling.items()}
+            self._take({own: array for own, array in scaling.items() if array[1] is not None})
         except ValueError:
-            self._kept = before
+            self._kept, self.count = before, count
             raise
 
 
@@ -395,37 +403,13 @@ def train(
     )
 
 
-def parsed_optimizer(text: str) -> Optimizer:
-    """Return the optimizer of a text such as `adamw:lr=1e-3,betas=(0.9,0.99)`. Raises ValueError for an
-    unknown name or setting."""
-    name, _, settings = text.partition(":")
-    if name not in OPTIMIZERS:
-        raise ValueError(f"{name!r} is no optimizer; there are {', '.join(OPTIMIZERS)}")
-    known = [f.name for f in fields(OPTIMIZERS[name])]
-    options: dict[str, Any] = {}
-    for part in re.split(r",(?=\s*\w+=)", settings) if settings else ():
-        key, _, value = part.partition("=")
-        try:
-            options[key.strip()] = ast.literal_eval(value.strip())
-        except (ValueError, SyntaxError):
-            raise ValueError(f"{part!r} is no setting of {name}: write lr=1e-3") from None
-    if unknown := options.keys() - known:
-        raise ValueError(f"{name} has no {min(unknown)!r}; it has {', '.join(known)}")
-    for key, value in options.items():
-        usual = getattr(OPTIMIZERS[name](), key)  # type: ignore[call-arg]
-        if not _is_alike(value, usual):
-            raise ValueError(f"{key}={value!r} is no setting of {name}: write it as {key}={usual}")
-    return OPTIMIZERS[name](**options)
-
-
-def _is_alike(value: Any, usual: Any) -> bool:
-    """Return whether a setting has the form of the usual one: a boolean, a finite number, or as many."""
-    if isinstance(usual, tuple):
-        alike = isinstance(value, tuple) and len(value) == len(usual)
-        return alike and all(map(_is_alike, value, usual))
-    if isinstance(usual, bool) or isinstance(value, bool):
-        return isinstance(usual, bool) and isinstance(value, bool)
-    return isinstance(value, (int, float)) and math.isfinite(value)
+def _other(path: Any, slots: set[str]) -> str:
+    """Return an error's words about a file whose trainer kept more."""
+    extras = {AVERAGE: "running means (average=)", MASTER: "float32 copies (master_weights=)"}
+    if own := slots - extras.keys():
+        return f"{path} is of another optimizer, which keeps {', '.join(sorted(own))}"
+    kept = " and ".join(extras[s] for s in sorted(slots))
+    return f"{path} is of a trainer with {kept}: give the same setting"
 
 
 def _groups(optimizer: Any, model: Any) -> Groups:

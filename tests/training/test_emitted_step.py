@@ -250,6 +250,25 @@ def test_groups_of_a_torch_optimizer(tmp_path: Path) -> None:
             assert float(loss[0]) == trainer.step(batch)
 
 
+def test_a_loss_scale_and_running_means(tmp_path: Path) -> None:
+    """A step whose gradients overflow changes the scale alone, and Adam doesn't count it."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(50, 5))
+    trainer = jangin.train(
+        module, "cross_entropy", "adam", BATCHES[0], threads=1, loss_scale="dynamic", average=0.9
+    )
+    trainer.step(BATCHES[0])
+    made = trainer.emit("shared", tmp_path)
+    lib, loss = Library(made, tmp_path), np.zeros(1, np.float32)
+    assert lib("init", lib.state) == 0
+    for n, (x, labels) in enumerate((*BATCHES, *BATCHES)):
+        batch = (x * np.float32(np.inf if n % 2 else 1), labels)
+        assert lib.run("step", batch, None, loss) == 0
+        np.testing.assert_array_equal(loss[0], np.float32(trainer.step(batch)))
+    assert trainer.count == 7 and trainer.updates == 4
+    assert made.model.training is not None
+    check_state(trainer, made.model.training.arrays(lib.state.tobytes()))
+
+
 @pytest.mark.parametrize("optimizer", [
     optim.SGD(0.1, 0.9, 0.3), optim.AdamW(), optim.Adagrad(lr_decay=0.1), optim.RMSprop(), optim.Lion(),
 ], ids=lambda o: type(o).__name__)  # fmt: skip

@@ -172,6 +172,7 @@ def test_a_step_whose_gradients_overflow_only_halves_the_scale(tmp_path: Path) -
     assert ours.loss_scale == 2.0**14
     assert all((ours.state_dict()[n] != a).any() for n, a in before.items())
     ours._kept["finite_steps"] = np.array(1999, np.float32)
+    assert (ours.count, ours.updates) == (2, 1)
     ours.step((x, y))
     assert ours.loss_scale == 2.0**15
     ours.save(tmp_path / "state.npz")
@@ -184,8 +185,71 @@ def test_a_step_whose_gradients_overflow_only_halves_the_scale(tmp_path: Path) -
     for wrong in (0, "static", -1.0):
         with pytest.raises(ValueError, match="loss_scale="):
             trainer(loss_scale=wrong)
-    with pytest.raises(ValueError, match="steps of one plan"):
-        trainer(loss_scale=2.0, accumulate=2)
+
+
+class Scaled(nn.Module):
+    """A net of parameters named like a loss scale's state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loss_scale = nn.Parameter(torch.ones(3, dtype=torch.float16))
+        self.register_buffer("finite_steps", torch.zeros(1, dtype=torch.float16))
+
+    def forward(self, x: Any) -> Any:
+        self.finite_steps.add_(1)
+        return (self.loss_scale * x).sum()
+
+
+BIG = float("inf")
+"""Gradients by it aren't finite."""
+PARTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"accumulate": 2},
+    {"processes": 2},
+    {"clip_value": 1e-3},
+    {"clip_norm": 1e-3},
+)
+"""Ways to a step whose gradients are scaled: one plan, two, two in each of two processes, and limits."""
+
+
+@pytest.mark.parametrize("way", PARTS, ids=str)
+@pytest.mark.parametrize("name", ["Adam", "SGD"])
+def test_skipped_steps_are_those_of_pytorch(name: str, way: dict[str, Any]) -> None:
+    """A step is skipped if any part's gradients overflow. PyTorch's optimizer doesn't count it then."""
+    settings = {"Adam": {"lr": 0.01}, "SGD": {"lr": 0.1, "momentum": 0.9, "dampening": 0.5}}[name]
+    ours, model = trainer(getattr(optim, name)(**settings), loss_scale="dynamic", **way), net()
+    theirs = getattr(torch.optim, name)(model.parameters(), **settings)
+    for n, overflows in enumerate((True, False, True, False, False)):
+        x, y = batch(n)
+        if overflows:
+            x[-1] *= BIG  # of the last part alone
+        ours.step((x, y))
+        assert ours.loss_scale == 2.0 ** (15 - sum((True, False, True, False, False)[: n + 1]))
+        if overflows:
+            continue
+        theirs.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        if "clip_value" in way:
+            nn.utils.clip_grad_value_(model.parameters(), way["clip_value"])
+        if "clip_norm" in way:
+            nn.utils.clip_grad_norm_(model.parameters(), way["clip_norm"])
+        theirs.step()
+    assert ours.count == 5 and ours.updates == 3
+    same(ours.state_dict(), {own: p.detach().numpy() for own, p in model.named_parameters()})
+
+
+def test_a_scale_beside_parameters_of_its_name(tmp_path: Path) -> None:
+    x = torch.ones(3, dtype=torch.float16)
+    for parts in (1, 3):
+        ours = jangin.train(Scaled(), None, "sgd", (x,), threads=1, loss_scale="dynamic", accumulate=parts)
+        ours.step((x,))
+        assert ours.loss_scale == 2.0**15 and ours.updates == 1
+        assert ours.state_dict()["finite_steps"] == parts
+        ours.save(tmp_path / "state.npz")
+        ours.step((x * BIG,))
+        assert ours.loss_scale == 2.0**14 and ours.updates == 1
+        ours.load(tmp_path / "state.npz")
+        assert ours.loss_scale == 2.0**15 and ours.updates == 1
 
 
 def test_optimizers_by_names() -> None:

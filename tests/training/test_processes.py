@@ -133,7 +133,7 @@ def test_a_step_that_fails_keeps_running_statistics() -> None:
 def test_what_cannot_be_shared_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"shape \(8, 6\) has no 3 equal parts"):
         trainer(processes=3)
-    with pytest.raises(ValueError, match="for steps of one plan"):
+    with pytest.raises(ValueError, match="follows one plan to the first fault"):
         trainer(processes=2, check="nan")
     with pytest.raises(ValueError, match="at least 1"):
         trainer(processes=0)

@@ -16,7 +16,8 @@ import jangin
 from jangin.cli import app
 from jangin.commands.train import curve_text
 from jangin.training.loop import Run
-from jangin.training.trainer import Trainer, parsed_optimizer
+from jangin.training.texts import parsed_optimizer
+from jangin.training.trainer import Trainer
 
 
 @pytest.fixture
