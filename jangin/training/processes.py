@@ -40,6 +40,7 @@ class Processes(Reduced):
     ) -> None:
         super().__init__(first, second, self._mean, parts)
         self.count, self.threads = count, threads
+        first.parts = count * parts
         self._others: list[subprocess.Popen[bytes]] = []
         self._end = weakref.finalize(self, _ended, self._others)
 
@@ -47,6 +48,7 @@ class Processes(Reduced):
         self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int = 0
     ) -> dict[str, Array]:
         parts = shares(batch, self.count)
+        self.first.batch(shares(parts[0], self.parts)[0])  # a wrong one stops no process
         fresh = not self._others
         state = dict(kept) if fresh or self.is_stale else None
         try:

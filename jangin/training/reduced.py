@@ -40,6 +40,7 @@ class Reduced:
             second.step, inputs=first.step.inputs, after={**second.step.after, **first.step.after}
         )
         self.executable = first.executable
+        first.parts = parts
         self.feeds = first.feeds
 
     def run(

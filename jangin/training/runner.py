@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from jangin.ir import limits
 from jangin.ir.graph import Array
 from jangin.options import Options
 from jangin.runtime.load import executable
+from jangin.runtime.sizes import TensorSpec, converting
 from jangin.training.step import StepGraph
 
 MASK = 0xFFFFFFFF
@@ -25,9 +26,13 @@ class Runner:
     is_stale = False
     """Whether arrays that pass from step to step were replaced since the last step."""
 
+    parts = 1
+    """The equal parts of a batch, if a run takes one of several."""
+
     def __init__(self, step: StepGraph, compiled: Any, seed: int) -> None:
         self.step, self.executable, self.seed = replace(step, kept={}), compiled, seed
         self.names = [spec.name for spec in compiled.inputs]
+        self._given = [(n, s) for n, i in enumerate(step.inputs) for s in compiled.inputs if s.name == i]
 
     @classmethod
     def of(cls, step: StepGraph, options: Options, seed: int, checkpoint: int | None = None) -> Self:
@@ -51,17 +56,46 @@ class Runner:
         self, batch: Any, kept: Mapping[str, Array], numbers: Mapping[str, Array], draw: int
     ) -> dict[str, Array]:
         """Return all inputs of a run, by name."""
+        feeds = self.batch(batch) | {**kept, **numbers}
+        if self.step.random:
+            words = (self.seed & MASK, self.seed >> 32 & MASK, draw & MASK)
+            feeds[self.step.random] = np.array(words, np.uint32)
+        return {n: feeds[n] for n in self.names}
+
+    def batch(self, batch: Any) -> dict[str, Array]:
+        """Return the arrays of a batch by the inputs' names. Raises ValueError or TypeError for arrays that
+        aren't like the example's."""
         arrays = batch if isinstance(batch, (tuple, list)) else (batch,)
         if len(arrays) != len(self.step.inputs):
             raise ValueError(
                 f"a batch must have {len(self.step.inputs)} arrays, as the example had, not {len(arrays)}"
             )
-        feeds = dict(zip(self.step.inputs, map(as_array, arrays), strict=True))
-        feeds |= {**kept, **numbers}
-        if self.step.random:
-            words = (self.seed & MASK, self.seed >> 32 & MASK, draw & MASK)
-            feeds[self.step.random] = np.array(words, np.uint32)
-        return {n: feeds[n] for n in self.names}
+        given = [*map(as_array, arrays)]
+        for n, spec in self._given:
+            self._check(n, given[n], spec)
+        return dict(zip(self.step.inputs, given, strict=True))
+
+    def _check(self, number: int, array: Array, spec: TensorSpec) -> None:
+        """Raise TypeError or ValueError if an array of a batch isn't like the example's."""
+        if array.dtype != spec.dtype:
+            raise TypeError(
+                f"array {number + 1} of the batch is {array.dtype}, and the example's is {spec.dtype}: "
+                f"{converting(spec)}"
+            )
+        if array.ndim != len(spec.shape) or any(
+            isinstance(d, int) and d != n for n, d in zip(array.shape, spec.shape, strict=True)
+        ):
+            raise ValueError(
+                f"array {number + 1} of the batch has the shape {self._whole(array.shape)}, and the "
+                f"example's has {self._whole(spec.shape)}: leave a batch that isn't full out, or train with "
+                "another example"
+            )
+
+    def _whole(self, shape: Sequence[int | str]) -> str:
+        """Return the shape of a whole batch's array, from that of a part's."""
+        first, *rest = shape or ("",)
+        first = first * self.parts if isinstance(first, int) else first
+        return f"[{', '.join(map(str, (first, *rest)))}]"
 
 
 def as_array(value: Any) -> Array:

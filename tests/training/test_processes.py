@@ -139,6 +139,27 @@ def test_what_cannot_be_shared_is_an_error() -> None:
         trainer(processes=0)
 
 
+@pytest.mark.parametrize("way", [{}, {"accumulate": 2}, {"processes": 2}], ids=str)
+def test_batches_unlike_the_example_are_told(way: dict[str, Any]) -> None:
+    """The error names the batch's array and whole shapes. No process is started or ended for it."""
+    ours, (x, y) = trainer(**way), batch(0)
+    for wrong, message in (
+        (
+            (x[:4], y[:4]),
+            r"array 1 of the batch has the shape \[4, 6\], and the example's has \[8, 6\]: leave",
+        ),
+        ((x, y[:4]), r"array 2 of the batch has the shape \[4\], and the example's has \[8\]"),
+        ((x.float(), y), r"array 1 of the batch is float32, and the example's is float64: convert"),
+        ((x, y, y), "a batch must have 2 arrays, as the example had, not 3"),
+    ):
+        with pytest.raises((ValueError, TypeError), match=message) as caught:
+            ours.step(wrong)
+        assert len(str(caught.value)) < 200
+    assert ours.count == 0 and not getattr(ours._runner, "_others", None)
+    if "processes" not in way:
+        assert ours.step((x, y)) == pytest.approx(trainer().step((x, y)), rel=1e-12)
+
+
 def test_processes_of_torch_distributed_have_the_numbers_of_one(tmp_path: Path) -> None:
     here = Path(__file__).resolve().parent
     around = {**os.environ, "PYTHONPATH": os.pathsep.join([str(here.parents[1]), *sys.path])}

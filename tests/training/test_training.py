@@ -267,7 +267,7 @@ def test_state_is_saved_and_taken_up(tmp_path: Path) -> None:
         trainer.step(given[:1])
     with pytest.raises(ValueError, match="shape"):
         trainer.step((torch.randn(7, 6), given[1]))
-    with pytest.raises(TypeError, match="dtype"):
+    with pytest.raises(TypeError, match="is float64, and the example's is float32"):
         trainer.step((given[0].double(), given[1]))
 
 
