@@ -146,9 +146,9 @@ def _of_call(node: Call, g: Expr, corner: str | None) -> Parts:
         yield c, g
     elif node.fn == "atan2":
         y, x = node.args
-        square = x * x + y * y
-        yield y, scaled(g, x / square)
-        yield x, scaled(g, -y / square)
+        square, zero = x * x + y * y, const(0, g.dtype)
+        for of, part in ((y, x), (x, -y)):
+            yield of, scaled(g, select(eq(square, zero), zero, part / square))
     elif node.fn == "sqrt" and corner == "flat":
         zero = const(0, g.dtype)
         yield node.args[0], select(eq(node, zero), zero, through(g, lambda v: v * 0.5 / node))

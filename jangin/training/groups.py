@@ -11,6 +11,8 @@ from jangin.optim import Optimizer
 
 Kept = Mapping[str, Mapping[str, Any]]
 """An optimizer's state: arrays by the parameter's name and the array's own name."""
+Names = Mapping[str, Sequence[str]]
+"""The model's own names of each parameter, by its input. Layers that share a parameter give it several."""
 
 
 class Groups:
@@ -21,9 +23,8 @@ class Groups:
         self.optimizers = optimizers
         self.rates: list[Callable[[], float]] = [_constant(o.lr) for o in optimizers]
 
-    def numbers(self, names: Mapping[str, str], parameters: Sequence[str]) -> dict[str, int]:
-        """Return the number of each parameter's optimizer. `parameters` are inputs of the graph, and `names`
-        has the model's own names by input."""
+    def numbers(self, names: Names, parameters: Sequence[str]) -> dict[str, int]:
+        """Return the number of each parameter's optimizer. `parameters` are inputs of the graph."""
         return dict.fromkeys(parameters, 0)
 
     def kept(self) -> tuple[Kept, int] | None:
@@ -39,13 +40,13 @@ class NamedGroups(Groups):
         super().__init__([*given.values()])
         self.patterns = [*given]
 
-    def numbers(self, names: Mapping[str, str], parameters: Sequence[str]) -> dict[str, int]:
+    def numbers(self, names: Names, parameters: Sequence[str]) -> dict[str, int]:
         chosen: dict[str, int] = {}
         for own in parameters:
-            fitting = (n for n, p in enumerate(self.patterns) if fnmatchcase(names[own], p))
+            fitting = (n for n, p in enumerate(self.patterns) for name in names[own] if fnmatchcase(name, p))
             if (number := next(fitting, None)) is None:
                 raise CompileError(
-                    f"no optimizer for {names[own]}: {', '.join(self.patterns)} don't fit it. End with '*'"
+                    f"no optimizer for {names[own][0]}: {', '.join(self.patterns)} don't fit it. End with '*'"
                 )
             chosen[own] = number
         return chosen

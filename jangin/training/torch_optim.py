@@ -7,7 +7,7 @@ from typing import Any
 
 import jangin.optim as optim
 from jangin.ir.graph import CompileError
-from jangin.training.groups import Groups, Kept
+from jangin.training.groups import Groups, Kept, Names
 
 SETTINGS: Mapping[str, tuple[type[optim.Optimizer], tuple[str, ...]]] = {
     "SGD": (optim.SGD, ("momentum", "dampening", "weight_decay", "nesterov")),
@@ -40,14 +40,14 @@ class TorchGroups(Groups):
                 self.owners[names[id(tensor)]] = number
                 self.tensors[names[id(tensor)]] = tensor
 
-    def numbers(self, names: Mapping[str, str], parameters: Sequence[str]) -> dict[str, int]:
-        missing = [names[i] for i in parameters if names[i] not in self.owners]
-        if missing:
+    def numbers(self, names: Names, parameters: Sequence[str]) -> dict[str, int]:
+        owned = {i: [self.owners[n] for n in names[i] if n in self.owners] for i in parameters}
+        if missing := [names[i][0] for i, numbers in owned.items() if not numbers]:
             raise CompileError(
                 f"the optimizer has no group for {', '.join(missing)}: leave them out with trainable=, or "
                 "set their requires_grad to False"
             )
-        return {i: self.owners[names[i]] for i in parameters}
+        return {i: numbers[0] for i, numbers in owned.items()}
 
     def kept(self) -> tuple[Kept, int] | None:
         states = {n: self.given.state[t] for n, t in self.tensors.items() if t in self.given.state}

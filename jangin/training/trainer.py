@@ -73,7 +73,8 @@ class Trainer:
         builder = StepBuilder(model, *part.added, extras=extras)
         whole = UpdateBuilder(model, builder) if apart else builder
         whole.clip(clip)
-        chosen = groups.numbers({i: n for n, i in self._names.items()}, self._order)
+        named = {i: [n for n, of in self._names.items() if of == i] for i in self._order}
+        chosen = groups.numbers(named, self._order)
         step = whole.updated(optimizers, chosen)
         self._kept = dict(step.kept)
         self._checkpoint = checkpoint

@@ -271,3 +271,36 @@ def test_optimizers_by_names() -> None:
     same(ours.state_dict(), {n: p.detach().numpy() for n, p in named.items()})
     with pytest.raises(CompileError, match="no optimizer for 0"):
         trainer({"*.bias": "sgd"})
+
+
+class Tied(nn.Module):
+    """Words in and out share their vectors, as in most language models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.words, self.last = nn.Embedding(5, 4), nn.Linear(4, 5, bias=False)
+        self.last.weight = self.words.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.last(torch.tanh(self.words(x)))
+
+
+def test_a_shared_parameter_has_the_optimizer_of_either_name() -> None:
+    """An optimizer of PyTorch's has it by its first name, and its state goes on."""
+    model, x = Tied().double(), torch.tensor([0, 3, 3, 1])
+    given, losses = torch.optim.AdamW(model.parameters(), 0.1), []
+
+    def step() -> None:
+        given.zero_grad()
+        loss = F.cross_entropy(model(x), x.flip(0))
+        loss.backward()
+        given.step()
+        losses.append(float(loss.detach()))
+
+    step()
+    ours = jangin.train(model, "cross_entropy", given, (x, x.flip(0)), threads=1)
+    for name in ("words.*", "last.*"):
+        jangin.train(model, "cross_entropy", {name: "sgd"}, (x, x.flip(0)), threads=1)
+    step(), step()
+    assert [ours.step((x, x.flip(0))) for _ in range(2)] == pytest.approx(losses[1:], rel=1e-11)

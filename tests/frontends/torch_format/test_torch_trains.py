@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import warnings
@@ -191,8 +192,11 @@ def test_two_processes_train_as_one(tmp_path: Path) -> None:
     """With `DistributedDataParallel`, two processes with half a batch each give one process's parameters."""
     command = [sys.executable, ddp_worker.__file__]
     meeting, result = tmp_path / "meeting", tmp_path / "trained.pt"
+    around = {**os.environ, "PYTHONPATH": os.pathsep.join(p or "." for p in sys.path)}
     started = [
-        subprocess.Popen([*command, str(rank), str(meeting), str(result)], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [*command, str(rank), str(meeting), str(result)], env=around, stderr=subprocess.PIPE, text=True
+        )
         for rank in range(2)
     ]
     said = [process.communicate(timeout=300)[1] for process in started]

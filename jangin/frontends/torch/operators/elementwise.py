@@ -81,6 +81,11 @@ def _softplus(x: Expr, beta: float = 1.0, threshold: float = 20.0) -> Expr:
     return select(x * beta > threshold, x, call("log1p", call("exp", x * beta)) / beta)
 
 
+def _sinc(x: Expr) -> Expr:
+    angle = x * math.pi
+    return select(eq(x, const(0, x.dtype)), const(1, x.dtype), call("sin", angle) / angle)
+
+
 _FLOAT = "acos acosh asin asinh atan atanh cos cosh erf exp exp2 expm1 log log2 log1p sin sinh sqrt tan tanh"
 _SPECIAL = "erfc erfinv lgamma digamma"
 UNARY = Table({
@@ -114,6 +119,7 @@ UNARY = Table({
     "special_erfcx": _unary(special.in_f64(special.erfcx)),
     "special_log_ndtr": _unary(special.in_f64(special.log_ndtr)),
     "special_ndtri": _unary(special.in_f64(special.ndtri)),
+    "sinc": _unary(_sinc),
     "isnan": _predicate(partial(call, "isnan")),
     "isinf": _predicate(partial(call, "isinf")),
 })  # fmt: skip

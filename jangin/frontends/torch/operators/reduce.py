@@ -118,6 +118,15 @@ def var(
     return spread, b.cast(b.reshape(stats.mean, out.all[1][1]), out.dtype)
 
 
+@lowers("std", "std_mean")
+def std(b: Builder, out: Result, self: Tensor, **given: Any) -> Any:
+    """Return the root of the variance. Its slope is 0 for equal elements."""
+    found = var(b, out, self, **given)
+    spread, *mean = found if isinstance(found, tuple) else (found,)
+    root = b.map(lambda v: call("sqrt", v), spread, corner="flat")
+    return (root, *mean) if mean else root
+
+
 @lowers("cumsum")
 def cumsum(b: Builder, out: Result, self: Tensor, dim: int, dtype: Any = None) -> Tensor:
     x = b.cast(self, out.dtype)
