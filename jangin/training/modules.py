@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -17,10 +18,10 @@ from jangin.frontends.torch.model import Traced
 from jangin.frontends.torch.regions import detached_by_copies, detached_regions
 from jangin.frontends.torch.tensors import tensor_of, torch_type
 from jangin.frontends.torch.trace import traced
-from jangin.ir.graph import Array, CompileError, Graph
+from jangin.ir.graph import CompileError, Graph
 from jangin.options import Options
 from jangin.training.lora import adapted
-from jangin.training.parameters import Chosen, Lora, Trainable, lowered, matching
+from jangin.training.parameters import Chosen, Lora, Trainable, is_chosen, lowered, matching
 
 
 class WithLoss(torch.nn.Module):  # type: ignore[misc]
@@ -43,25 +44,32 @@ def of_module(
 
     `held` names buffers that become inputs although the module doesn't change them. Raises CompileError,
     which tells the reason, if the module can't be exported or lowered."""
-    program = _exported(module, batch)
-    exported, prefix = traced(program), "model." if isinstance(module, WithLoss) else ""
+    prefix, state = "model." if isinstance(module, WithLoss) else "", module.state_dict(keep_vars=True)
 
     def own(name: str) -> str:
         """Return a parameter's name in the module without its loss."""
         return name.removeprefix(prefix)
 
-    signature, state = program.graph_signature, module.state_dict(keep_vars=True)
+    copied = {id(t): t for n, t in state.items() if t.requires_grad and is_chosen(own(n), chosen)}
+    # new memory takes as long to be written as the export of a large module
+    with ThreadPoolExecutor(1) as thread:
+        copies = {i: thread.submit(np.array, array_of(t)) for i, t in copied.items()}
+        program = _exported(module, batch)
+        exported = traced(program)
+    signature = program.graph_signature
     owners = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     first = {id(state[n]): i for i, n in reversed(owners.items()) if n in state}
     same = {i: first[id(state[n])] for i, n in owners.items() if n in state}
     tensors = {**program.state_dict, **program.constants}
     trained = [n for i, n in owners.items() if same.get(i) == i and tensors[n].requires_grad]
     wanted = set() if isinstance(chosen, Lora) else set(matching([own(n) for n in trained], chosen))
-    parameters = {i: _array(tensors[n]) for i, n in owners.items() if n in trained and own(n) in wanted}
+    parameters = {
+        i: copies[id(state[n])].result() for i, n in owners.items() if n in trained and own(n) in wanted
+    }
     if not parameters and not isinstance(chosen, Lora):
         raise CompileError("no parameter of the module is trained: each has requires_grad=False")
     changed = _changed(exported, {n: i for i, n in owners.items()}, state)
-    buffers = {i: _array(tensors[n]) for i, n in owners.items() if i in changed or own(n) in held}
+    buffers = {i: np.array(array_of(tensors[n])) for i, n in owners.items() if i in changed or own(n) in held}
     graph = _shared(exported.model.bound(options.shapes or {}), same)
     trainable = lowered(Imported(graph, ATEN, {}), parameters, buffers, changed, options)
     results = tuple(o.name for o in exported.outputs if o.name and not o.written)
@@ -106,7 +114,3 @@ def _changed(found: Traced, inputs: Mapping[str, str], state: Mapping[str, Any])
         if output.written and output.written not in state:
             raise CompileError(f"the module changes {output.written}: make it a persistent buffer")
     return {inputs[o.written]: o.name for o in found.outputs if o.written}
-
-
-def _array(tensor: Any) -> Array:
-    return np.array(array_of(tensor))

@@ -85,12 +85,17 @@ are trained instead if settings of them are given."""
 
 def matching(names: Sequence[str], chosen: Sequence[str] | None) -> list[str]:
     """Return the chosen names. Raises CompileError for a pattern that matches none."""
-    if chosen is None:
-        return list(names)
-    for pattern in chosen:
+    for pattern in chosen or ():
         if not any(fnmatchcase(n, pattern) for n in names):
             raise CompileError(f"trainable={pattern!r} is none of the parameters {', '.join(names)}")
-    return [n for n in names if any(fnmatchcase(n, pattern) for pattern in chosen)]
+    return [n for n in names if is_chosen(n, chosen)]
+
+
+def is_chosen(name: str, chosen: Chosen) -> bool:
+    """Return whether the parameter of this name is trained itself, and not by an adapter."""
+    if isinstance(chosen, Lora):
+        return False
+    return chosen is None or any(fnmatchcase(name, pattern) for pattern in chosen)
 
 
 def lowered(

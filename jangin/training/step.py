@@ -260,7 +260,7 @@ class StepBuilder:
         master = self.extras.master and dtype.wide is not dtype
         of = dtype.wide if master else dtype
         state: dict[str, tuple[Array, DType]] = {
-            slot: (np.full(array.shape, optimizer.start, of.numpy), of) for slot in optimizer.slots
+            slot: (_filled(array.shape, optimizer.start, of), of) for slot in optimizer.slots
         }
         more = [MASTER] * master + [AVERAGE] * (self.extras.average is not None)
         return state | {slot: (np.array(array, dtype.wide.numpy), dtype.wide) for slot in more}
@@ -302,6 +302,11 @@ class StepBuilder:
             graph, tuple(self.inputs), loss, whole, after, slots, numbers, found, model.random,
             scaling=self.scaling,
         )  # fmt: skip
+
+
+def _filled(shape: Sequence[int], number: float, dtype: DType) -> Array:
+    """Return an array of one number. The first step's threads write the memory of zeros."""
+    return np.full(shape, number, dtype.numpy) if number else np.zeros(shape, dtype.numpy)
 
 
 class UpdateBuilder(StepBuilder):
