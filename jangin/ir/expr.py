@@ -445,6 +445,9 @@ def call(fn: str, *args: ExprLike) -> Expr:
         return const(-first.value, first.dtype)
     if fn == "not" and isinstance(first, Const) and first.dtype is BOOL:
         return const(not first.value, BOOL)
+    if fn in ("abs", "sign") and isinstance(first, Const) and first.dtype is I64:
+        value = int(first.value)
+        return const(abs(value) if fn == "abs" else (value > 0) - (value < 0))
     return Call(fn, (first, *rest))
 
 

@@ -229,7 +229,7 @@ class Builder(Values):
             if math.prod(e.size for e in known.values()) > MOST_OF_PRODUCT:
                 return None
             out[at] = simplify(substitute(body, known), self.symbols)
-            if out[at].size > LARGEST_KNOWN:
+            if out[at].size > LARGEST_KNOWN or (out.size > DATA_LIMIT and not isinstance(out[at], Const)):
                 return None
         if body.dtype is BOOL:
             if not all(isinstance(e, Const) for e in out.flat):

@@ -13,6 +13,8 @@ from jangin.frontends.table import load
 from jangin.ir.expr import Var, const
 from jangin.ir.graph import CompileError
 from jangin.ops.axes import divide
+from jangin.ops.builder import Builder
+from jangin.ops.values import DATA_LIMIT
 
 X = f32(2, 3, 4, 6)
 
@@ -35,6 +37,19 @@ def test_size_quotients_are_exact() -> None:
     assert divide((b + 1) * (s + 2) * 12, (s + 2) * 4, {}) == divide(b * 3 + 3, const(1), {})
     assert str(divide(b * s * 768, b * s * 64, {})) == "12"
     assert "//" in str(divide(b * 5, const(10), {}))
+
+
+def test_contents_of_a_large_table_are_computed_at_run_time() -> None:
+    """Each element of a tensor with known contents is a choice in the kernel that needs the tensor."""
+    b, size = Builder("tables", {}), Var("n")
+    b.symbols[size] = const(1), const(100)
+    at = b.sizes(np.array([[size * n for n in range(40)]], object))
+    fixed = b.sizes(np.array([[*map(const, range(40))]], object))
+    table = b.map(lambda u, v: u - v, at, b.reshape(at, (40, 1)))
+    assert table.data is None and DATA_LIMIT < 40 * 40
+    known = b.map(lambda u, v: u - v, fixed, b.reshape(fixed, (40, 1)))
+    value = b.constant_value(b.materialize(known))
+    assert value is not None and np.array_equal(value, np.arange(40) - np.arange(40)[:, None])
 
 
 @pytest.mark.parametrize("axis", range(-4, 5))

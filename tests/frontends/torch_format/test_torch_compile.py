@@ -51,6 +51,20 @@ def test_torch_compile(recwarn: Any) -> None:
     assert not [w for w in recwarn if "jangin" in str(w.message)]
 
 
+def test_distances_between_many_positions(recwarn: Any) -> None:
+    """T5 chooses a bias for each distance. A table of distances has far more elements than a shape."""
+
+    def near_ones(x: Any) -> Any:
+        at = torch.arange(40)
+        apart = at[None] - at[:, None]
+        far = apart.abs()
+        return x + torch.where(far < 8, far, far.clamp(max=16) + apart.sign())
+
+    x = torch.randn(40, 40)
+    near(torch.compile(near_ones, backend=backend)(x), near_ones(x))
+    assert not [w for w in recwarn if "jangin" in str(w.message)]
+
+
 def test_a_graph_break() -> None:
     def branching(x: Any) -> Any:
         y = x * 3
