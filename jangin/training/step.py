@@ -112,7 +112,7 @@ class StepBuilder:
         self, model: Trainable, loss: Loss | None, target: Array | None, differentiated: bool = True,
         extras: Extras = NO_EXTRAS,
     ) -> None:  # fmt: skip
-        self.model, self.b, self.extras = model, builder_of(model.graph), extras
+        self.model, self.b, self.extras, self.zeros = model, builder_of(model.graph), extras, list[Array]()
         self.b.own_gradients, self.b.tile = list(model.own_gradients), model.tile
         self.inputs = list(model.inputs)
         self.loss = self._loss(loss, target)
@@ -260,10 +260,17 @@ class StepBuilder:
         master = self.extras.master and dtype.wide is not dtype
         of = dtype.wide if master else dtype
         state: dict[str, tuple[Array, DType]] = {
-            slot: (_filled(array.shape, optimizer.start, of), of) for slot in optimizer.slots
+            slot: (self._filled(array.shape, optimizer.start, of), of) for slot in optimizer.slots
         }
         more = [MASTER] * master + [AVERAGE] * (self.extras.average is not None)
         return state | {slot: (np.array(array, dtype.wide.numpy), dtype.wide) for slot in more}
+
+    def _filled(self, shape: Sequence[int], number: float, dtype: DType) -> Array:
+        """Return an array of one number. Memory of zeros is slow at its first use, so `zeros` has it."""
+        if number:
+            return np.full(shape, number, dtype.numpy)
+        self.zeros.append(np.zeros(shape, dtype.numpy))
+        return self.zeros[-1]
 
     def _scale(self, finite: Tensor, results: dict[str, Tensor], kept: dict[str, Array]) -> None:
         """Leave all state as it is if a gradient isn't finite, and halve the scale. Add the scale to the
@@ -304,17 +311,12 @@ class StepBuilder:
         )  # fmt: skip
 
 
-def _filled(shape: Sequence[int], number: float, dtype: DType) -> Array:
-    """Return an array of one number. The first step's threads write the memory of zeros."""
-    return np.full(shape, number, dtype.numpy) if number else np.zeros(shape, dtype.numpy)
-
-
 class UpdateBuilder(StepBuilder):
     """Adds an update alone. The loss and the gradients that another builder made are inputs, in this
     order."""
 
     def __init__(self, model: Trainable, first: StepBuilder) -> None:
-        self.scaling, self.extras = first.scaling, first.extras
+        self.scaling, self.extras, self.zeros = first.scaling, first.extras, []
         self.model, self.b = replace(model, changed={}, buffers={}, random=""), Builder("update", {})
         types = {n: typed(model.graph.value(n)) for n in model.parameters}
         for n, of in types.items():

@@ -12,6 +12,7 @@ from jangin.compiler.cases import imported
 from jangin.ir.graph import Array, CompileError
 from jangin.ir.records import dataclass
 from jangin.options import Common, Options
+from jangin.runtime.collecting import uncollected
 from jangin.training import losses
 from jangin.training.files import of_file
 from jangin.training.interrupts import uninterrupted
@@ -114,6 +115,6 @@ def value_and_grad(
 ) -> ValueAndGrad:  # fmt: skip
     """Compile a loss and its gradients for a training loop of your own. `wrt` names the parameters. The other
     arguments are those of `jangin.train`."""
-    return ValueAndGrad(
-        Task(model, loss, tuple(example), wrt, Options(target, shapes, threads, **given), seed)
-    )
+    task = Task(model, loss, tuple(example), wrt, Options(target, shapes, threads, **given), seed)
+    with uncollected():
+        return ValueAndGrad(task)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -16,6 +17,7 @@ from jangin.optim import BY_NAME as OPTIMIZERS
 from jangin.optim import Optimizer
 from jangin.options import Common, Options
 from jangin.passes.memory.recompute import repeated_share
+from jangin.runtime.collecting import uncollected
 from jangin.training.data import read_arrays
 from jangin.training.finite import first_fault, is_finite
 from jangin.training.groups import Groups, NamedGroups
@@ -78,7 +80,11 @@ class Trainer:
         step = whole.updated(optimizers, chosen)
         self._kept = dict(step.kept)
         self._checkpoint = checkpoint
-        last = Runner.of(step, task.options, task.seed, checkpoint)
+        # a thread writes the state's new memory while the step is compiled
+        with ThreadPoolExecutor(1) as thread:
+            for array in whole.zeros:
+                thread.submit(array.fill, 0)
+            last = Runner.of(step, task.options, task.seed, checkpoint)
         self._runner: Runner | Reduced = last
         if apart:
             step = builder.with_gradients()
@@ -399,9 +405,10 @@ def train(
     if isinstance(trainable, Lora) and type(groups) is not Groups:
         raise CompileError("optimizer= has the model's parameters by name, and lora trains others")
     clip = Clip(clip_value, clip_norm)
-    return Trainer(
-        task, groups.optimizers, groups, clip, check, checkpoint, reduce, processes, accumulate, extras
-    )
+    with uncollected():
+        return Trainer(
+            task, groups.optimizers, groups, clip, check, checkpoint, reduce, processes, accumulate, extras
+        )
 
 
 def _other(path: Any, slots: set[str]) -> str:
