@@ -81,16 +81,19 @@ def mocked() -> Iterator[Any]:
     library = ctypes.CDLL(str(folder() / "libcuda.so.1"))
     library.mock_device.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_size_t
     library.mock_live.restype = ctypes.c_size_t
-    library.mock_reset()
-    forget()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in settings().items():
             patch.setenv(name, value)
         patch.setenv("JANGIN_CACHE_DIR", str(folder() / "cache"))  # no other mock's kernels, nor a real GPU's
         patch.setattr(cuda_library, "_opened", lambda: library)
-        yield library
         library.mock_reset()
-        forget()
+        forget()  # now, so that no other thread's look just before lasts
+        try:
+            yield library
+        finally:
+            library.mock_reset()
+            forget()
+    forget()
 
 
 def forget() -> None:
@@ -101,7 +104,7 @@ def forget() -> None:
     for function in (
         cuda_library.functions,
         cuda_devices._devices,
-        nvrtc.found,
+        nvrtc.looked_for,
         libraries.find,
         cublas._functions,
         cudnn._functions,

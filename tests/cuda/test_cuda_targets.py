@@ -138,8 +138,18 @@ def test_no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     assert cuda_library.driver_version() is None
 
 
+def test_a_compiler_that_cannot_be_loaded_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    damaged = tmp_path / "libnvrtc.so.12"
+    damaged.write_bytes(b"no library")
+    monkeypatch.setattr(nvrtc, "nvidia_libraries", lambda name: [str(damaged), "none.so"])
+    mocked.forget()
+    with pytest.raises(CompileError, match=r"isn't here \(.*libnvrtc\.so\.12 can't be used: .*too short"):
+        nvrtc.for_architecture("sm_80")
+    mocked.forget()
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvrtc, "found", list)
+    monkeypatch.setattr(nvrtc, "looked_for", lambda: ([], []))
     with pytest.raises(CompileError, match=r"needs NVIDIA's compiler NVRTC.*pip install nvidia-cuda-nvrtc,"):
         jangin.build(network(), "cuda:sm_80", cache=False)
     with pytest.raises(CompileError, match="pip install nvidia-cuda-nvrtc-cu12"):

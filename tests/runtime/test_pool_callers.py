@@ -52,8 +52,8 @@ def helpers(pool: Pool, made: int | None, scratch: np.ndarray) -> set[int]:
 
 
 def seen(pool: Pool, made: int | None, scratch: np.ndarray, expected: set[int]) -> set[int]:
-    """Return the workers of jobs, of as many as it takes to see all those expected, or of five seconds."""
-    found, deadline, more = set(), time.monotonic() + 5, 20
+    """Return the workers of jobs, of as many as it takes to see all those expected, or of a minute."""
+    found, deadline, more = set(), time.monotonic() + 60, 20
     while more > 0 or (not found >= expected and time.monotonic() < deadline):
         found |= helpers(pool, made, scratch)
         more -= 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 from collections.abc import Sequence
 from functools import cache
@@ -102,17 +103,24 @@ class Nvrtc:
 
 
 @cache
-def found() -> Sequence[Nvrtc]:
-    """Return the NVRTC libraries of this machine, one of each version. Libraries in CUDA_HOME come first,
-    then those that pip installed, then the system's."""
-    libraries = dict[tuple[int, int], Nvrtc]()
+def looked_for() -> tuple[Sequence[Nvrtc], Sequence[str]]:
+    """Return the NVRTC libraries of this machine, one of each version, and what is wrong with other files.
+    Libraries in CUDA_HOME come first, then those that pip installed, then the system's."""
+    libraries, unusable = dict[tuple[int, int], Nvrtc](), []
     for place in nvidia_libraries("nvrtc"):
         try:
             library = Nvrtc(place)
-        except (OSError, AttributeError):
+        except (OSError, AttributeError) as error:
+            if os.path.isabs(place):  # a bare name is the system's library, if it has one
+                unusable.append(f"{place} can't be used: {error}")
             continue
         libraries.setdefault(library.version, library)
-    return [*libraries.values()]
+    return [*libraries.values()], unusable
+
+
+def found() -> Sequence[Nvrtc]:
+    """Return the NVRTC libraries of this machine."""
+    return looked_for()[0]
 
 
 def for_architecture(architecture: str, driver: tuple[int, int] | None = None) -> Nvrtc:
@@ -122,7 +130,9 @@ def for_architecture(architecture: str, driver: tuple[int, int] | None = None) -
     able = [library for library in found() if number in library.supported]
     if not able:
         package = "nvidia-cuda-nvrtc-cu12" if number < 75 else "nvidia-cuda-nvrtc"
-        here = f" ({', '.join(map(str, found()))} doesn't know it)" if found() else ""
+        libraries, wrong = looked_for()
+        reasons = [f"{', '.join(map(str, libraries))} doesn't know it"] * bool(libraries) + [*wrong]
+        here = f" ({'; '.join(reasons)})" if reasons else ""
         raise CompileError(
             f"code for {architecture} needs NVIDIA's compiler NVRTC, which isn't here{here}: pip install "
             f"{package}, or set CUDA_HOME to a CUDA toolkit's folder"
