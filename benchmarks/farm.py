@@ -73,7 +73,8 @@ def tuned(count: int, command: str) -> dict[str, Any]:
     tried = sum(k.tried.total() for k in place.outcome.kernels)
     return {
         "workers": count, "seconds": taken, "scheduler_seconds": spent, "kernels": len(place.outcome.kernels),
-        "candidates": tried, "said": [*dict.fromkeys(place.said)],
+        "candidates": tried, "winners": sum(k.best != k.first for k in place.outcome.kernels),
+        "said": [*dict.fromkeys(place.said)],
     }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from jangin.energy import plugs
 from jangin.energy.source import EnergyError, Rail, Sample, Source
@@ -22,6 +23,8 @@ OTHER_CLOCK = 2.0
 own delays are shorter."""
 MOST_WATTS = 1e9
 """No machine draws as much. Sums of larger numbers may overflow."""
+SHOWN = 60
+"""Characters of a meter's command in the report, so that a sentence with it stays short."""
 LONGEST_LINE = 1000
 """Characters after which a line is taken as ended, so that a meter without line breaks fills no memory."""
 
@@ -48,7 +51,8 @@ def meter(text: str) -> Source:
     words = shlex.split(text)
     if not words:
         raise EnergyError("an empty text is no meter: give a command or the name of an entry point")
-    return _source(f"meter {words[0]}", Rail("meter"), lambda: _printed(words))
+    shown = " ".join([Path(words[0]).name, *words[1:]])[:SHOWN]
+    return _source(f"meter {shown}", Rail("meter"), lambda: _printed(words))
 
 
 def _source(name: str, rail: Rail, pairs: Callable[[], Iterable[tuple[float, float]]]) -> Source:

@@ -44,7 +44,10 @@ def plug(address: str) -> Iterator[tuple[float, float]]:
     base = address.rstrip("/")
     known = next(((page, path) for page, path in PLUGS if _watts(base + page, path) is not None), None)
     if known is None:
-        raise EnergyError(f"{address} answers neither as a plug of Shelly nor as one of Tasmota")
+        raise EnergyError(
+            f"{address} answers neither as a plug of Shelly nor as one of Tasmota: is it on, and is "
+            "its address right?"
+        )
     missed = 0
     while missed <= MISSES:
         before = time.time()

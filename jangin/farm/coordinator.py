@@ -20,7 +20,7 @@ from typing import Protocol
 from jangin.farm.jobs import Event, Job, Votes
 from jangin.ir.records import dataclass
 
-EACH = 10
+EACH = 20
 """One of this many jobs of a device is repeated by another device. More checks would cost measuring time, and
 fewer would find a wrong device late."""
 STRIKES = 2

@@ -167,16 +167,17 @@ def _ratios(
     if len(lines) > 1:
         means = (f"{geometric_mean(r):.2f}×" if r else "" for r in ratios.values())
         lines += [("geometric mean", *means), ("cases in the mean", *(str(len(r)) for r in ratios.values()))]
+        note = f"{note} {MEANS}"
     return Table(heading, ("model", *map(title, there)), tuple(lines), note)
 
 
 def _speedups(rows: Sequence[Row], engines: Sequence[str], baseline: str) -> Table:
-    note = f"How many times as fast as {title(baseline)} each engine is. {MEANS}"
+    note = f"How many times as fast as {title(baseline)} each engine is."
     return _ratios(f"Speed-up over {title(baseline)}", rows, engines, baseline, lambda r: r.median, note)
 
 
 def _savings(rows: Sequence[Row], engines: Sequence[str], baseline: str) -> Table:
-    note = f"How many times the energy of each engine {title(baseline)} takes, above rest. {MEANS}"
+    note = f"How many times the energy of each engine {title(baseline)} takes, above rest."
     heading = f"Energy saving over {title(baseline)}"
     return _ratios(heading, rows, engines, baseline, lambda r: r.joules or 0.0, note)
 
