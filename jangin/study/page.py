@@ -93,7 +93,7 @@ def _bars(
 ) -> dict[str, Any]:
     """Return horizontal bars by group, one trace for each engine, with the quartiles as whiskers."""
     names = [*dict.fromkeys(label(r.group) for r in rows)]
-    data = []
+    data: list[dict[str, Any]] = []
     for engine, colour in colours.items():
         own = [r for r in rows if r.engine == engine]
         values = [figures(r) for r in own]
