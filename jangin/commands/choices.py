@@ -108,6 +108,8 @@ def compared(model: Path, options: Options, seconds: float, goal: Goal) -> tuple
             choices += [Choice(precision, path, drop, trial) for trial in trials]
             if any(t.outcome.stopped for t in trials):
                 break
+        if meter is not None and meter.warning:
+            notes.append(f"Warning: {meter.warning}.")
     if not choices:
         raise ValueError(" ".join(notes))
     return choices, " ".join(notes)

@@ -44,9 +44,11 @@ class Cost:
 
 
 class Meter:
-    """Measures calls in this process beside a running sampler. The first of its sources counts."""
+    """Measures calls in this process beside a running sampler. The first of its sources counts. `warning` is
+    that of the most doubtful measurement so far, or ""."""
 
     def __init__(self, sampler: Sampler) -> None:
+        self.warning, self._doubt = "", 0.0
         sampler.pause(SETTLE_SECONDS)
         self._sampler, self._idle = sampler, rest(sampler, 0, REST_SECONDS)
 
@@ -68,6 +70,8 @@ class Meter:
                     return began, now, calls
 
         used = joules_per_call(self._sampler, 0, work, self._idle, windows=1)
+        if used.warning and used.net_doubt >= self._doubt:
+            self.warning, self._doubt = used.warning, used.net_doubt
         return Cost(used.windows * used.seconds / used.calls, used.joules)
 
     def rounds(self, calls: Sequence[Call]) -> list[list[Cost]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import sys
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ import jangin
 from jangin.compiler import objective
 from jangin.compiler.objective import counts, measure
 from jangin.compiler.request import winners_of
-from jangin.energy import EnergyError, Rail, Series
+from jangin.energy import EnergyError, Rail, Series, Used
 from jangin.options import LATENCY, OBJECTIVES, Options
 from jangin.runtime.executable import Executable
 from jangin.runtime.profile import Launches
@@ -245,3 +246,21 @@ def test_stored_costs_are_bounded_and_checked(tmp_path: Path) -> None:
     with closing(sqlite3.connect(store.path)) as db, db:
         db.execute("UPDATE points SET seconds = 'soon' WHERE model = 'n'")
     assert store.points("n") == []
+
+
+def test_the_warning_of_the_most_doubtful_measurement_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A meter that doesn't show the load would otherwise choose by noise, and say nothing."""
+    told = iter([(0.3, "off by 30%"), (math.inf, "off by any factor"), (0.5, "off by 50%"), (0.01, "")])
+
+    def joules_per_call(*_: object, **given: object) -> Used:
+        doubt, warning = next(told)
+        return Used("fake", 0.0, 0.0, 0.0, 1.0, 10.0, 10.0, 1, 1.0, 100, 0.01, doubt, warning)
+
+    monkeypatch.setattr(joules, "joules_per_call", joules_per_call)
+    meter = Meter(Machine(Rail("package", True, resolution=1e-6), 0.01))  # type: ignore[arg-type]
+    assert meter.warning == ""
+    seen = []
+    for _ in range(4):
+        meter.cost(lambda: None)
+        seen.append(meter.warning)
+    assert seen == ["off by 30%", *["off by any factor"] * 3]
