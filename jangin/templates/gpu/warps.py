@@ -178,8 +178,10 @@ class WarpProduct(Template):
         )
 
     def space(self) -> Sequence[Params]:
-        choices = list[Params]()
+        choices, least = list[Params](), min(wn * tn for _, wn, _, tn in TILES)
         for wm, wn, tm, tn in TILES:
+            if wn * tn > least and wn * tn * self.matrix.columns >= 2 * self.columns:
+                continue  # a narrower tile has as many, and fewer that don't exist
             for bk in self._depths():
                 params = {"wm": wm, "wn": wn, "tm": tm, "tn": tn, "bk": bk}
                 params["ahead"] = 0 if self.depth <= bk else self._ahead(params)
