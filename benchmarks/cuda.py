@@ -54,6 +54,8 @@ sys.path.append(sys.path.pop(sys.path.index(str(Path(__file__).parent))))
 
 SECONDS = 150
 """The most seconds of a job. A GPU may be available for minutes only."""
+MINUTES, DAY = 60, 24 * 60
+"""The most minutes of a measurement, and of making all kernels before."""
 PART = 180
 """The most seconds of a part. The jobs that it leaves follow behind the last part."""
 
@@ -112,8 +114,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", help="a target's name")
     parser.add_argument("--json", type=Path, default=Path("cuda.json"), help="the file with what is done")
     parser.add_argument("--only", default="", help="jobs whose names begin so")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="of a job at most")
-    parser.add_argument("--minutes", type=float, default=60.0, help="after which no job begins")
+    parser.add_argument("--seconds", type=float, help=f"of a job at most ({SECONDS}, a day to prepare)")
+    parser.add_argument("--minutes", type=float, help="after which no job begins (60, a day to prepare)")
     parser.add_argument("--part", type=int, choices=range(1, 7), help="one part of the jobs alone")
     parser.add_argument("--again", action="store_true", help="do what is done once more")
     parser.add_argument("--small", action="store_true", help="small sizes, for a simulated device")
@@ -123,6 +125,9 @@ def main() -> None:
     parser.add_argument("--save", action="store_true", help="keep the figures in benchmarks/results")
     parser.add_argument("--job", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    for name, value, most in (("seconds", SECONDS, 60 * DAY), ("minutes", MINUTES, DAY)):
+        if getattr(arguments, name) is None:  # no GPU waits for kernels that are made before
+            setattr(arguments, name, most if arguments.prepare else value)
     if arguments.prepare and not (arguments.architecture and arguments.carried):
         parser.error("--prepare needs --architecture and --carried")
     if arguments.carried:

@@ -101,5 +101,8 @@ def without_models(folder: Path) -> str:
         packed.write_bytes(lzma.compress(kernels.read_bytes()))
         for file in kernels.parent.iterdir():
             file.unlink()
+    for place in folder.iterdir():
+        if place.is_dir() and not any(place.iterdir()):
+            place.rmdir()
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     return f"{folder} has {size / 2**20:.1f} MiB to carry"

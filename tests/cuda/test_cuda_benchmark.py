@@ -181,6 +181,7 @@ def test_kernels_are_made_before_and_carried(tmp_path: Path) -> None:
     assert not [*tmp_path.rglob("*.jgn")] and not (tmp_path / "cuda.json").exists()
     packed = tmp_path / "kernels" / "kernels.xz"
     assert [*(tmp_path / "kernels").rglob("kernels*.*")] == [packed]
+    assert not [p for p in (tmp_path / "kernels").iterdir() if p.is_dir()]
     (tmp_path / "plain" / "kernels").mkdir(parents=True)
     (tmp_path / "plain" / "kernels" / "kernels.sqlite").write_bytes(lzma.decompress(packed.read_bytes()))
     count = carried(tmp_path / "plain")
