@@ -184,7 +184,7 @@ def test_a_target_that_isnt_here_is_told_at_once(monkeypatch: pytest.MonkeyPatch
         blas.on("nowhere")
     with pytest.raises(LoadError, match=r"can't run on 'riscv64' here: it is for riscv64"):
         blas.on("riscv64")
-    with pytest.raises(ValueError, match="one device, and .* names several"):
+    with pytest.raises(ValueError, match=r"one device, and .* names several"):
         blas.on("x86-64-v2+x86-64-v3")
     monkeypatch.setattr("jangin.targets.opencl.select", absent)
     with pytest.raises(LoadError, match="no device"):
