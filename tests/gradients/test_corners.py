@@ -57,6 +57,9 @@ TORCH: dict[str, tuple[Callable[..., Any], list[Any]]] = {
     "std along": (lambda x: torch.std_mean(x.reshape(2, 2), 1, correction=0)[0], [[2.0, 2.0, 1.0, 3.0]]),
     "sinc": (torch.sinc, [TIES]),
     "atan2": (torch.atan2, [[0.0, 0.0, 0.0, 1.0], [0.0, 1.0, -1.0, 0.0]]),
+    "quotient rounded down": (
+        lambda x, y: torch.div(x, y, rounding_mode="floor"), [[0.0, 1.0, 2.0], [0.0, 0.0, 1.0]],
+    ),
     "norm 3": (lambda x: torch.linalg.vector_norm(x, 3.0), [[0.0, 0.0]]),
     "norm 1": (lambda x: torch.linalg.vector_norm(x, 1.0), [[0.0, 1.0]]),
     "norm inf": (lambda x: torch.linalg.vector_norm(x, float("inf")), [[-2.0, 2.0, 1.0]]),

@@ -274,7 +274,7 @@ def _times(x: Expr, factor: Number) -> Expr:
 def div(b: Builder, out: Result, self: Operand, other: Operand, rounding_mode: str = "") -> Tensor:
     """Return the quotient. It is a float unless `rounding_mode` is "floor" or "trunc"."""
     if rounding_mode == "floor":
-        return applied(b, out.dtype, _floor_divide, self, other)
+        return applied(b, out.dtype, _floor_divide, self, other, corner="constant")
     if rounding_mode == "trunc" and out.dtype.is_float:
         return applied(b, out.dtype, lambda x, y: call("trunc", x / y), self, other)
     return applied(b, out.dtype, lambda x, y: x / y, self, other)
