@@ -111,3 +111,27 @@ def test_a_label_of_a_byte_isnt_an_ignored_one() -> None:
     truth.backward()
     assert loss == pytest.approx(float(truth.detach()), rel=1e-12)
     np.testing.assert_allclose(gradients["shift"], model.shift.grad.numpy(), rtol=1e-10, atol=1e-12)
+
+
+class Probabilities(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.p = nn.Parameter(torch.tensor([0.0, 1.0, 0.0, 1.0, 0.3, 1e-20, 1 - 1e-7]))
+
+    def forward(self) -> Any:
+        return self.p * 1
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("weight", [None, torch.linspace(0.5, 2.0, 7)], ids=["", "weighted"])
+def test_probabilities_of_0_and_1_have_finite_slopes(reduction: str, weight: Any) -> None:
+    """A sigmoid gives exactly 0 or 1 for large operands. PyTorch bounds the divisor of the slope."""
+    model, target = Probabilities(), torch.tensor([0.0, 0.0, 1.0, 1.0, 0.4, 1.0, 0.0])
+    loss = nn.BCELoss(weight, reduction=reduction)
+    wanted = loss(model(), target)
+    wanted.backward()
+    f = jangin.value_and_grad(model, loss, example=(target,), threads=1)
+    found, gradients = f(f.parameters, (target,))
+    assert found == pytest.approx(float(wanted.detach()), rel=1e-6)
+    assert model.p.grad is not None
+    np.testing.assert_allclose(gradients["p"], model.p.grad.numpy(), 2e-6)

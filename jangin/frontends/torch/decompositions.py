@@ -16,7 +16,7 @@ KEPT = (
     "gru", "rnn_tanh", "rnn_relu", "silu", "mish", "hardswish", "hardsigmoid", "softplus", "rms_norm",
     "upsample_bicubic2d", "upsample_linear1d", "upsample_trilinear3d", "upsample_nearest1d",
     "upsample_nearest3d", "pixel_shuffle", "einsum", "log_softmax", "softmax", "logsumexp",
-    "special_log_ndtr", "std", "std_mean", "sinc",
+    "special_log_ndtr", "std", "std_mean", "sinc", "binary_cross_entropy",
 )  # fmt: skip
 """Operators that Jangin lowers whole, though PyTorch could decompose them into smaller ones."""
 

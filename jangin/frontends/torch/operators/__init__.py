@@ -7,6 +7,7 @@ from jangin.frontends.torch.operators import (
     elementwise,
     index,
     linear,
+    losses,
     move,
     normalize,
     order,
@@ -18,8 +19,8 @@ from jangin.frontends.torch.operators import (
 )
 
 OPERATORS = declared((
-    backward, conv, elementwise, index, linear, move, normalize, order, random, recurrent, reduce, resize,
-    sizes,
+    backward, conv, elementwise, index, linear, losses, move, normalize, order, random, recurrent, reduce,
+    resize, sizes,
 ))  # fmt: skip
 """Lowerings by the name of an operator, for all its overloads ("add"), or by the name of one overload
 ("max.dim")."""
