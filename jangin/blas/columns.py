@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import reduce
 
 from jangin.blas.kernel import Kernel
@@ -185,15 +186,22 @@ class Columns:
     """The stored columns of a routine's matrix, whichever way they are stored.
 
     `at(i, j)` is an element, conjugate if the routine's option says so. `begin(j)` and `count(j)` are the
-    rows of column j that are stored beside the diagonal."""
+    rows of column j that are stored beside the diagonal, from row `first` up to row `end`."""
 
     def __init__(self, k: Kernel, name: str, x: str) -> None:
         self.name, self.parts = name, k.parts
         self.buffer = Buffer(x, k.dtype, k[name].shape if name in k.operands else k.result(name))
         self.n, self.lower = k.order, k.is_set("uplo")
+        self.first, self.end = const(0), self.n
         self.width = k.size("k") if "k" in k.routine.sizes else None
         self.packed = name in k.routine.packed
         self.is_conjugate = "C" in (k.options.get("trans"), k.options.get("transa"))
+
+    def within(self, first: Expr, end: Expr) -> Columns:
+        """Return the square of a dense matrix on the diagonal that has these rows and columns."""
+        part = copy(self)
+        part.first, part.end = first, end
+        return part
 
     def place(self, i: Expr, j: Expr) -> tuple[Expr, ...]:
         if self.packed:
@@ -208,10 +216,10 @@ class Columns:
     def begin(self, j: Expr) -> Expr:
         if self.lower:
             return j + 1
-        return const(0) if self.width is None else maximum(j - self.width, const(0))
+        return self.first if self.width is None else maximum(j - self.width, const(0))
 
     def count(self, j: Expr) -> Expr:
-        whole = self.n - 1 - j if self.lower else j
+        whole = self.end - 1 - j if self.lower else j - self.first
         return whole if self.width is None else minimum(whole, self.width)
 
 
