@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from repeatable import RNG
 
-from jangin.blas import compiled, dense, matvec
+from jangin.blas import compiled, dense, matvec, triangles
 from jangin.blas.kernel import Kernel
 from jangin.blas.table import routine_of
 from jangin.ir.core import LoopNest
@@ -61,6 +61,52 @@ def test_tasks_of_gemm(letter: str, monkeypatch: pytest.MonkeyPatch) -> None:
         m, n = (int(size) for size in RNG.integers(1, 60, 2))
         counts = np.sum(writers("gemm", letter, threads, m, n), axis=0, dtype=int)
         assert (counts[:, :m] == 1).all() and not counts[:, m:].any(), (threads, m, n)
+
+
+@pytest.mark.parametrize("letter", "sd")
+@pytest.mark.parametrize("uplo", "UL")
+def test_tasks_of_triangles(letter: str, uplo: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other triangle of a result isn't written."""
+    monkeypatch.setattr(dense, "PANELS", 2)
+    monkeypatch.setitem(OPTIONS, "syrk", {"uplo": uplo, "trans": "N"})
+    for threads in (2, 5):
+        n = int(RNG.integers(1, 90))
+        counts = np.sum(writers("syrk", letter, threads, n, n), axis=0, dtype=int)[:, :n]
+        inside = np.tril(np.ones((n, n), int)) if uplo == "U" else np.triu(np.ones((n, n), int))
+        assert (counts == inside).all(), (threads, n)
+
+
+@pytest.mark.parametrize("uplo", "UL")
+@pytest.mark.parametrize("trans", "NT")
+@pytest.mark.parametrize("diag", "NU")
+def test_systems_in_rounds(uplo: str, trans: str, diag: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks are solved one after the other, by any number of threads. The other triangle may have NaN."""
+    monkeypatch.setattr(triangles, "BLOCK", 8)
+    monkeypatch.setattr(triangles, "SMALLEST", 8)
+    options, machine = {"uplo": uplo, "trans": trans, "diag": diag}, resolve("x86-64-v3").machine
+    for threads, n in ((2, 8), (2, int(RNG.integers(9, 40))), (3, 24)):
+        graph = Kernel(routine_of("trsv", "d"), "d", options, machine, threads).graph()
+        (node,) = (node for node in graph.nodes if isinstance(node.attrs, LoopNest))
+        names = ("x0", "x1", "out")
+        buffers = tuple(
+            Buffer(name, graph.dtype(of), graph.shape(of))
+            for name, of in zip(names, (*node.inputs, *node.outputs), strict=True)
+        )
+        a, x = RNG.standard_normal((n, n + 2)), RNG.standard_normal(n)
+        a[:, :n] /= n
+        a[range(n), range(n)] = np.nan if diag == "U" else 2.0
+        whole = (np.triu if uplo == "L" else np.tril)(a[:, :n]).T  # a row of the array is a column
+        a[:, :n][(np.tril if uplo == "L" else np.triu)(np.ones((n, n), bool), -1 if uplo == "L" else 1)] = (
+            np.nan
+        )
+        np.fill_diagonal(whole, 1.0 if diag == "U" else 2.0)
+        arrays = {"x0": a, "x1": x, "out": np.full(n, np.nan)}
+        body = node.of(LoopNest).body
+        assert isinstance(body, For) and body.kind == "serial"
+        run_func(Func("all", buffers, 1, tuple(graph.symbols.items()), body), arrays, {"n": n, "lda": n + 2})
+        expected = np.linalg.solve(whole.T if trans == "T" else whole, x)
+        # The triangle's condition number is small: other elements are at most a few times 1 / n.
+        np.testing.assert_allclose(arrays["out"], expected, rtol=0, atol=1e-12 * abs(expected).max())
 
 
 def test_each_number_of_threads_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
