@@ -189,8 +189,8 @@ def library_time(on: Place, library: str, name: str, small: bool) -> Row:
 
 def estimates(on: Place, name: str, kind: str, seconds: float, small: bool) -> Row:
     """Measure all candidates of a network's kernels for some seconds. Tell how often the estimate's first
-    choice is within 10 % of the best, the share of candidates that estimates leave out, and what this
-    loses."""
+    choice is within 10 % of the best. Tell the share of candidates that estimates leave out, and the loss by
+    this."""
     if on.prepares:
         raise Prepared  # a kernel has some hundred candidates
     options = Options(resolve(on.target), tf32=kind == TF32)

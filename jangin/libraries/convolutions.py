@@ -62,8 +62,8 @@ def convolution(workload: Workload) -> Convolution | None:
 
 
 def _weights(stage: te.Stage, w: Load, ranges: Ranges) -> Sequence[Expr] | None:
-    """Return the index of weights [result's channels, channels, rows, columns], or None if each isn't a
-    variable of its own, or 0 where there is only one."""
+    """Return the index of weights [result's channels, channels, rows, columns]. Each is a variable of its
+    own, or 0 if there is only one. Return None for any other index."""
     column, free = stage.axes[-1].var, [a.var for a in stage.reduce_axes]
     index = [simplify(i, ranges) for i in w.index]
     first, *rest = index

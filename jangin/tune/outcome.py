@@ -1,4 +1,4 @@
-"""What a tuning found: the attempts, the outcome for each kernel, and that of a model."""
+"""The findings of a tuning: the attempts, the outcome for each kernel, and that of a model."""
 
 from __future__ import annotations
 
@@ -105,5 +105,5 @@ class Outcome:
 
     @property
     def lost(self) -> Sequence[float]:
-        """What pruning loses, for each kernel of which pruned candidates were measured (see `Tuned`)."""
+        """The loss by pruning, for each kernel of which pruned candidates were measured (see `Tuned`)."""
         return [r.lost for r in self.kernels if r.lost is not None]
