@@ -192,7 +192,8 @@ class Columns:
         self.name, self.parts = name, k.parts
         self.buffer = Buffer(x, k.dtype, k[name].shape if name in k.operands else k.result(name))
         self.n, self.lower = k.order, k.is_set("uplo")
-        self.first, self.end = const(0), self.n
+        self.first: Expr = const(0)
+        self.end = self.n
         self.width = k.size("k") if "k" in k.routine.sizes else None
         self.packed = name in k.routine.packed
         self.is_conjugate = "C" in (k.options.get("trans"), k.options.get("transa"))
