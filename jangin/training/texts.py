@@ -36,12 +36,13 @@ def parsed_optimizers(texts: Sequence[str]) -> Optimizer | dict[str, Optimizer]:
         own = re.fullmatch(rf"(?P<pattern>.+)=(?P<rest>(?:{'|'.join(OPTIMIZERS)})(?::.*)?)", text)
         if own is not None and text.partition(":")[0] not in OPTIMIZERS:
             by_pattern.setdefault(own["pattern"], parsed_optimizer(own["rest"]))
-        elif len(texts) == 1:
-            return parsed_optimizer(text)
-        elif "" in by_pattern:
+            continue
+        optimizer = parsed_optimizer(text)
+        if len(texts) == 1:
+            return optimizer
+        if "" in by_pattern:
             raise ValueError(f"{text} is a second optimizer for all parameters: write '*.bias={text}'")
-        else:
-            by_pattern[""] = parsed_optimizer(text)
+        by_pattern[""] = optimizer
     rest = by_pattern.pop("", None)
     return by_pattern if rest is None else {**by_pattern, "*": rest}
 
