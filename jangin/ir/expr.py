@@ -20,7 +20,7 @@ from jangin.ir.flat import KEPT_TEXT, SMALL, listed, packed, unpacked, written
 from jangin.ir.integers import INTEGER_OPS
 from jangin.ir.interned import Known, absent, keep
 from jangin.ir.products import PRODUCTS, Product
-from jangin.ir.words import COMPARE, INFIX, RESULT, quote
+from jangin.ir.words import COMPARE, DIVISIONS, INFIX, RESULT, quote
 
 Scalar = int | float | bool
 ExprLike = Union["Expr", int, float, bool]
@@ -343,7 +343,7 @@ def binary(op: str, a: ExprLike, b: ExprLike) -> Expr:
         if x is not y and not isinstance(y, Const):
             return Binary(op, x, y)
     elif isinstance(y, Const) and x.dtype in (I64, BOOL) and op in INTEGER_OPS:
-        zero = y.value == 0 and op in ("div", "floordiv", "mod", "rem")
+        zero = y.value == 0 and op in DIVISIONS
         if not zero:
             return const(INTEGER_OPS[op](x.value, y.value), BOOL if op in COMPARE else x.dtype)
     neutral = _neutral(op, x, y)
@@ -446,8 +446,7 @@ def call(fn: str, *args: ExprLike) -> Expr:
     if fn == "not" and isinstance(first, Const) and first.dtype is BOOL:
         return const(not first.value, BOOL)
     if fn in ("abs", "sign") and isinstance(first, Const) and first.dtype is I64:
-        value = int(first.value)
-        return const(abs(value) if fn == "abs" else (value > 0) - (value < 0))
+        return const(abs(int(first.value)) if fn == "abs" else (first.value > 0) - (first.value < 0))
     return Call(fn, (first, *rest))
 
 

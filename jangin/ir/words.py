@@ -26,6 +26,8 @@ BINARY = COMPARE | {
 """Binary operations. div is true division of floats and truncating division of integers. mod has the
 divisor's sign (as in Python), rem the dividend's (as fmod in C). min and max of floats propagate NaN. and, or
 and xor work on bool or bits."""
+DIVISIONS = ("div", "floordiv", "mod", "rem")
+"""Binary operations that have no integer result if the right operand is 0."""
 INTRINSICS = PREDICATES | BITCASTS.keys() | {
     "neg", "abs", "not", "sqrt", "rsqrt", "exp", "exp2", "log", "log2", "log1p", "expm1", "sin",
     "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",

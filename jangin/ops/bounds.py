@@ -12,11 +12,13 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from jangin.ir.core import Compute, LoopNest
-from jangin.ir.expr import Const, Expr, Load, Select, Var, const, minimum
+from jangin.ir.expr import Binary, Const, Expr, Load, Select, Var, const, minimum
+from jangin.ir.flat import postorder
 from jangin.ir.graph import Attributes
 from jangin.ir.loop import For, If, Let, Stmt, Store, expressions, statements, sub_statements
 from jangin.ir.te import Stage
 from jangin.ir.traversal import children, free_vars, loads, substitute
+from jangin.ir.words import DIVISIONS
 
 Limit = tuple[Expr, Expr]
 """(number of entries that are accessed, number of entries that exist) along an axis."""
@@ -102,8 +104,17 @@ def _computed(e: Expr, extents: Extents) -> Iterator[Limit]:
         for i, size in zip(load.index, load.buffer.shape, strict=True):
             outside = isinstance(i, Const) and int(i.value) < 0 and not guards  # clamped into no entries
             if outside or (not isinstance(i, (Const, Var)) and free_vars(i).isdisjoint(guards)):
-                empty = {size: const(0)} if isinstance(size, Var) else {}  # no other size matters
-                yield minimum(1, substitute(count, empty)), size
+                yield _one_entry(count, size), size
+
+
+def _one_entry(count: Expr, size: Expr) -> Expr:
+    """Return 1, or 0 if no iteration is left when `size` is 0. No other size matters. A count that is divided
+    by the size has no value then."""
+    if not isinstance(size, Var):
+        return minimum(1, count)
+    if any(isinstance(e, Binary) and e.op in DIVISIONS and size in free_vars(e.b) for e in postorder(count)):
+        return const(1)
+    return minimum(1, substitute(count, {size: const(0)}))
 
 
 def _loads(e: Expr, guards: Guards) -> Iterator[tuple[Load, Guards]]:

@@ -10,12 +10,26 @@ from one_node import Array, f32, run
 from onnx import TensorProto, helper
 
 import jangin
+from jangin.ir import te
+from jangin.ir.dtype import F32
+from jangin.ir.expr import Buffer, Var, minimum
+from jangin.ops.bounds import limits
 
 X = f32(2, 3, 4, 6)
 
 
 def indices(low: int, high: int, *shape: int) -> Array:
     return np.random.default_rng(1).integers(low, high, shape)
+
+
+def test_a_limit_is_not_divided_by_an_empty_axis() -> None:
+    """A picture is resized to 8 rows and as many columns as keep its sides' ratio: `8 * w // h` of them."""
+    h, w, i = Var("h"), Var("w"), Var("i")
+    x = Buffer("x", F32, (h, w))
+    clamped = te.compute(Buffer("y", F32, (8, w * 8 // h)), lambda r, c: x[minimum(r, h - 1), c])
+    assert [str(needed) for needed, size in limits(clamped) if size is h] == ["1"]
+    clamped = te.compute(Buffer("y", F32, (8 * h, i)), lambda r, c: x[minimum(r, h - 1), c])
+    assert [str(needed) for needed, size in limits(clamped) if size is h] == ["0"], "no rows, no accesses"
 
 
 def test_gather() -> None:
