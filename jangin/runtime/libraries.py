@@ -10,7 +10,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -167,7 +167,11 @@ def _clblast() -> Library | None:
     return Library("clblast", name.rpartition(".so.")[2], _addresses(ctypes.CDLL(name), CLBLAST, "{}"))
 
 
-def nvidia_libraries(name: str, versions: Sequence[str] = ("13", "12")) -> list[str]:
+TOOLKITS = "13", "12"
+"""Versions of NVIDIA's toolkit whose libraries Jangin calls."""
+
+
+def nvidia_libraries(name: str, versions: Sequence[str] = TOOLKITS) -> list[str]:
     """Return the places of a library of NVIDIA's toolkit. Those in CUDA_HOME come first, then those that pip
     installed, then the system's. The earlier of the versions come first among each."""
     from importlib.util import find_spec
@@ -183,31 +187,18 @@ def nvidia_libraries(name: str, versions: Sequence[str] = ("13", "12")) -> list[
     return [*(str(file) for file in files if file.exists()), *names]
 
 
-def _cublas() -> Library | None:
-    """Load cuBLASLt, or return None if it is missing."""
-    for place in nvidia_libraries("cublasLt"):
+def _nvidia(library: str, name: str, functions: Sequence[str], *versions: str) -> Library | None:
+    """Load a library of NVIDIA's, whose functions begin with `name`, or return None if it is missing."""
+    for place in nvidia_libraries(name, versions):
         try:
             loaded = ctypes.CDLL(place)
         except OSError:
             continue
-        loaded.cublasLtGetVersion.restype = ctypes.c_size_t
-        number = loaded.cublasLtGetVersion()
+        get_version = loaded[f"{name}GetVersion"]
+        get_version.restype = ctypes.c_size_t
+        number = get_version()
         version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-        return Library("cublas", version, _addresses(loaded, {n: n for n in CUBLAS}, "cublasLt{}"))
-    return None
-
-
-def _cudnn() -> Library | None:
-    """Load cuDNN, or return None if it is missing."""
-    for place in nvidia_libraries("cudnn", ("9",)):
-        try:
-            loaded = ctypes.CDLL(place)
-        except OSError:
-            continue
-        loaded.cudnnGetVersion.restype = ctypes.c_size_t
-        number = loaded.cudnnGetVersion()
-        version = f"{number // 10000}.{number // 100 % 100}.{number % 100}"
-        return Library("cudnn", version, _addresses(loaded, {n: n for n in CUDNN}, "cudnn{}"))
+        return Library(library, version, _addresses(loaded, {n: n for n in functions}, f"{name}{{}}"))
     return None
 
 
@@ -253,7 +244,9 @@ CUDNN = (
     "ConvolutionForward",
 )  # fmt: skip
 FINDERS: Mapping[str, Callable[[], Library | None]] = {
-    "openblas": _openblas, "onednn": _onednn, "clblast": _clblast, "cublas": _cublas, "cudnn": _cudnn,
+    "openblas": _openblas, "onednn": _onednn, "clblast": _clblast,
+    "cublas": partial(_nvidia, "cublas", "cublasLt", CUBLAS, *TOOLKITS),
+    "cudnn": partial(_nvidia, "cudnn", "cudnn", CUDNN, "9"),
 }  # fmt: skip
 TITLES = {
     "openblas": "OpenBLAS", "onednn": "oneDNN", "clblast": "CLBlast", "cublas": "cuBLAS", "cudnn": "cuDNN",

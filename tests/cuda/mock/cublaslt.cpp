@@ -1,9 +1,7 @@
 // A library with those functions of cuBLASLt that Jangin calls, written from NVIDIA's manual of it. It checks what
 // it is given, and multiplies on the CPU, in double precision, on the mock driver's streams.
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <set>
 #include <string>
 #include <dlfcn.h>
 
@@ -17,18 +15,8 @@ struct Way { uint64_t algorithm[8]; size_t workspace; int state; float waves; in
 static_assert(sizeof(Way) == 96, "cublasLtMatmulHeuristicResult_t");
 struct Product { Desc what; Layout a, b, c; float alpha, beta; const float *left, *right; float *out; };
 
-static std::set<void *> alive;
-static int refuse;
-template <class T> static int make(T **made, T value) { alive.insert(*made = new T(value)); return SUCCESS; }
-template <class T> static int end(T *of) {
-  if (!alive.erase(of)) std::abort();  // it was destroyed before
-  delete of;
-  return SUCCESS;
-}
-static bool are(std::initializer_list<const void *> all) {
-  for (const void *one : all) if (!alive.count((void *)one)) return false;
-  return true;
-}
+#include "alive.h"
+
 // Sizes fit each other: op(A) is m x k, op(B) is k x n, C is m x n, with as many of each.
 static bool fits(const Desc &d, const Layout &a, const Layout &b, const Layout &c) {
   const uint64_t m = d.transposed[0] ? a.columns : a.rows, k = d.transposed[0] ? a.rows : a.columns;

@@ -1,8 +1,6 @@
 // A library with those functions of cuDNN that Jangin calls, written from NVIDIA's headers of it. It checks what
 // it is given, and convolves on the CPU, in double precision, on the mock driver's streams.
 #include <cstdint>
-#include <cstdlib>
-#include <set>
 #include <string>
 #include <dlfcn.h>
 
@@ -16,18 +14,8 @@ struct Way { int number, status; float time; size_t memory; int same_bits, produ
 static_assert(sizeof(Way) == 48, "cudnnConvolutionFwdAlgoPerf_t");
 struct Job { Tensor x, y; Filter f; Windows v; float alpha, beta; const float *in, *weights; float *out; };
 
-static std::set<void *> alive;
-static int refuse;
-template <class T> static int make(T **made, T value) { alive.insert(*made = new T(value)); return SUCCESS; }
-template <class T> static int end(T *of) {
-  if (!alive.erase(of)) std::abort();  // it was destroyed before
-  delete of;
-  return SUCCESS;
-}
-static bool are(std::initializer_list<const void *> all) {
-  for (const void *one : all) if (!alive.count((void *)one)) return false;
-  return true;
-}
+#include "alive.h"
+
 static int out_of(int size, int pad, int dilation, int window, int stride) {
   return 1 + (size + 2 * pad - ((window - 1) * dilation + 1)) / stride;
 }
