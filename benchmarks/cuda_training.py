@@ -15,7 +15,7 @@ from gpu_networks import NETWORKS, SEED
 
 import jangin
 from jangin.runtime.device import LoadError
-from jangin.training.trainer import parsed_optimizer
+from jangin.training.texts import parsed_optimizer
 
 STEPS = 3
 """The steps whose losses are compared."""

@@ -124,5 +124,5 @@ def test_each_number_of_threads_has_kernels_of_its_own(monkeypatch: pytest.Monke
     monkeypatch.setattr(compiled, "Cache", Entries)
     for threads in (1, 2, 3, 2):
         with pytest.raises(Asked):
-            compiled._artifact(routine_of("gemv", "s"), "s", ("N",), threads)
+            compiled._artifact(routine_of("gemv", "s"), "s", ("N",), threads, None)
     assert len({*names}) == 3 and names[1] == names[3]

@@ -196,6 +196,9 @@ def dask_setup(worker):
 """A program for workers: races are brief, and each one that has ended is a line of a log."""
 
 
+WORKERS = ("board-0", "board-1")
+
+
 class Farm:
     """A scheduler and two workers, as a user starts them, each in a process of its own."""
 
@@ -212,7 +215,7 @@ class Farm:
     def start(self) -> None:
         flags = ["--name", "NAME", "--nthreads", "1", "--resources", "jangin-test=1", "--no-dashboard"]
         self._run("scheduler", "--host", "127.0.0.1", "--port", str(self.port), "--no-dashboard")
-        for name in ("board-0", "board-1"):
+        for name in WORKERS:
             named = [name if f == "NAME" else f for f in flags]
             self._run("worker", self.scheduler_address, *named, "--preload", str(self._preload))
 
@@ -270,7 +273,9 @@ def true_farm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Farm]
 def test_a_scheduler_that_is_started_anew_costs_only_the_races_that_ran(
     true_farm: Farm, tmp_path: Path
 ) -> None:
-    """The scheduler and its workers are killed in the middle, and started again at the same address."""
+    """The scheduler and its workers are killed in the middle, and started again at the same address.
+
+    Each worker may have ended a race whose answer was still on its way. Such a race is measured again."""
     before = list[str]()
 
     def tell(done: float, total: float, what: str) -> None:
@@ -285,10 +290,11 @@ def test_a_scheduler_that_is_started_anew_costs_only_the_races_that_ran(
     assert len(outcome.kernels) == len(SIZES) - 1 and not outcome.stopped and not outcome.defects
     races = true_farm.ended()
     assert len(races) > len(before)
-    assert len({*races}) == len(races), "a race that had ended was measured again on the same device"
+    again = len(races) - len({*races})
+    assert again <= len(WORKERS), "more was measured again than the answers that were on their way"
     assert all(k.tried.total() for k in outcome.kernels)
-    again = tuned(true_farm, Store(tmp_path / "cache"), None)
-    assert sum(k.tried.total() for k in again.outcome.kernels) == 0, "a candidate wasn't measured"
+    rest = tuned(true_farm, Store(tmp_path / "cache"), None)
+    assert sum(k.tried.total() for k in rest.outcome.kernels) == 0, "a candidate wasn't measured"
 
 
 def test_a_new_connection_takes_all_jobs_back() -> None:
