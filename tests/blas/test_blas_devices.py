@@ -66,11 +66,13 @@ def test_every_routine_is_right(target: str, name: str) -> None:
 
 
 def confirm_alone(target: str, name: str) -> None:
-    """Call a routine of one number or a vector, or of matrices of one element, on a target."""
+    """Call a routine of one number or a vector, or of matrices of one column, on a target. A band of one
+    diagonal on each side has three rows."""
     required = KNOWN[name][1].scipy.partition("[")[0].split(",")
     extents = KNOWN[name][1].extents
+    matrix = (3, 1) if name[2] == "b" else (1, 1)
     values = [
-        np.ones((1, 1) if n in KNOWN[name][1].matrices else 5 if n == "param" else 1) if n in extents else 1
+        np.ones(matrix if n in KNOWN[name][1].matrices else 5 if n == "param" else 1) if n in extents else 1
         for n in required
         if n
     ]

@@ -90,7 +90,7 @@ def test_it_races_ours(device: Found, tmp_path: Path, monkeypatch: pytest.Monkey
 
     def won(race: Race, seconds: float, ways: list[int] | None = None) -> list[Timing]:
         measured = time(race, seconds, ways)
-        return [t if n == 0 else replace(t, ratio=0.5, seconds=t.seconds / 2, high=0.6)
+        return [t if n == 0 else replace(t, ratio=0.5, least=t.least / 2, high=0.6)
                 for n, t in enumerate(measured)]  # fmt: skip
 
     time = Race.time

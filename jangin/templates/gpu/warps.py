@@ -74,6 +74,9 @@ KEPT = 1024
 MOST_REGISTERS = 200
 """Registers of a work-item for its sums and for the elements fetched ahead. It has 255 (CUDA C++ Programming
 Guide), and matrices and addresses need some too."""
+ALONE, SHARED = 4, 16
+"""Registers for an element that is copied alone (itself, its condition and its address), and for groups that
+share a tile. NVRTC 13.5 spills some kernels for which fewer are counted."""
 GATHER, STAGED_GATHER = 3, 10
 """Registers of a work-item for each load of a convolution's image: its row, column and address. Copies to
 second buffers have two of them, and NVRTC keeps parts of the next ones."""
@@ -156,17 +159,18 @@ class WarpProduct(Template):
 
     def _registers(self, params: Params) -> int:
         """Return the registers of a work-item for its sums and for the elements fetched ahead. An element
-        that is copied alone takes one, and so does its condition. A gathered load also takes `GATHER`."""
+        that is copied alone takes `ALONE`. A gathered load also takes `GATHER`, and `ALONE` if it is of one
+        element."""
         of_word = 4 // self.element
-        registers = 4 * params["tm"] * params["tn"]
+        registers = 4 * params["tm"] * params["tn"] + (SHARED if "share" in params else 0)
         for load, lines, whole in zip(
             (self.role.left, self.role.right), self.shape(params), self.whole, strict=True
         ):
             elements = lines * params["bk"] // (WARP * params["wm"] * params["wn"])
             if params["ahead"] == FETCHED or (params["ahead"] == MIXED and load is self.role.left):
-                registers += elements // of_word if whole else 2 * elements
+                registers += elements // of_word if whole else ALONE * elements
             if load is self.role.left and self.gathers:
-                each = STAGED_GATHER if params["ahead"] in TWICE else GATHER
+                each = STAGED_GATHER if params["ahead"] in TWICE else GATHER if whole else GATHER + ALONE
                 registers += each * elements // (self.gpu.lanes(self.element) if whole else 1)
         return registers
 
@@ -194,7 +198,8 @@ class WarpProduct(Template):
                     and all(n * bk % copied == 0 for n in self.shape(params))
                 ):
                     choices.append(params)
-                    choices += [{**params, "share": n} for n in self._shares(params)]
+                    shared = ({**params, "share": n} for n in self._shares(params))
+                    choices += [p for p in shared if self._registers(p) <= MOST_REGISTERS]
         return choices
 
     def _depths(self) -> Sequence[int]:
@@ -207,9 +212,11 @@ class WarpProduct(Template):
         return depths if tap in depths or not fits else [tap, *depths]
 
     def _shares(self, params: Params) -> Sequence[int]:
-        return (
-            shares(self.gpu, self._tiles(params), math.ceil(self.depth / params["bk"])) if self.fixed else ()
-        )
+        """Return the numbers of groups that may share a tile. Tiles of six columns of matrices would spill
+        registers."""
+        if not self.fixed or params["tn"] & (params["tn"] - 1):
+            return ()
+        return shares(self.gpu, self._tiles(params), math.ceil(self.depth / params["bk"]))
 
     def _tiles(self, params: Params) -> int:
         rows, columns = self.shape(params)
