@@ -54,7 +54,8 @@ def test_some_calls_are_right(target: str) -> None:
     confirm(target, ["saxpy"], 2)
 
 
-@pytest.mark.slow
+@pytest.mark.slow  # drivers compile for a second or two in each of 600 cases
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", sorted(KNOWN))
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_routine_is_right(target: str, name: str) -> None:
