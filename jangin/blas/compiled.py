@@ -145,14 +145,17 @@ def _loaded(
 def forget() -> None:
     """Drop all kernels and their memory."""
     _loaded.cache_clear()
+    is_device.cache_clear()
     _idle.clear()
 
 
 _FIRST = "copy", "s", ()
 
 
+@cache
 def is_device(target: str | None) -> bool:
-    """Return whether a target is a device with memory of its own. None is the usual target."""
+    """Return whether a target is a device with memory of its own. None is the usual target, which is looked
+    up once, as it is for kernels."""
     return Options(target=target).target.device != "cpu"
 
 
