@@ -125,6 +125,11 @@ def check_loop(
     return loop
 
 
+def columns_of(made: Scheduled) -> int:
+    """Return the columns of a group's tile, of 8 for each matrix of products."""
+    return 8 * int(made.params["wn"]) * int(made.params["tn"])
+
+
 def check_copies(loop: Counter[str]) -> None:
     """Check that matrices are loaded by their instruction, and panels copied 16 bytes at a time."""
     assert of_kind(loop, "LDS") == 0 < of_kind(loop, "LDSM"), loop
@@ -137,10 +142,12 @@ WIDE = "LDGSTS.E.BYPASS.128", "LDG.E.128"
 """The names of copies of 16 bytes. Loads of memory that nobody writes have a longer one."""
 
 
+CHANNELS = 64
+"""Channels of the result of ResNet-50's first layer."""
 FEW = 0.30
-"""The same share in windows of 7 x 7 over 8 channels. Each load there is another tap's, with its own row and
-column of the image. A tile of twice the columns that exist had 0.37, and half of its products were for
-nothing."""
+"""The same share in windows of 7 x 7 over 8 channels, of products that are of use. Each load there is another
+tap's, with its own row and column of the image. A tile of twice the columns that exist has 0.37, and half of
+its products are for nothing."""
 TF32: Mapping[str, Mapping[str, float]] = {
     "sm_80": {"both": 0.37, "pointwise": 0.43, "window": 0.34, "stored window": 0.49},
     "sm_90a": {"window": 0.41, "stored window": 0.49},
@@ -160,10 +167,11 @@ def test_convolutions_fill_the_hottest_loop_with_matrices(target: str, tmp_path:
         ("padded", small_conv(DOT1BF, (28, 28), 128, 128, 3, batch=64), MATRICES),
         ("strided", small_conv(DOT1H, (56, 56), 128, 128, 3, 2, batch=64), MATRICES),
         ("96 channels", small_conv(DOT1H, (28, 28), 96, 192, 3, batch=64), MATRICES),
-        ("first", small_conv(DOT1BF, (224, 224), 8, 64, 7, 2, batch=64), FEW),
+        ("first", small_conv(DOT1BF, (224, 224), 8, CHANNELS, 7, 2, batch=64), FEW),
     ):
         made = choose(workload(built, constants=["w"], target=on), templates=TEMPLATES)
-        check_loop(name, made, on, tmp_path, least)
+        useful = min(1, CHANNELS / columns_of(made)) if name == "first" else 1
+        check_loop(name, made, on, tmp_path, least / useful)
 
 
 @pytest.mark.parametrize("target", ["sm_80", pytest.param("sm_90a", marks=pytest.mark.slow)])
