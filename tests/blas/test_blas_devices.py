@@ -27,7 +27,9 @@ import on_adapter  # noqa: E402
 import on_device  # noqa: E402
 
 DEVICES = [f"opencl:{d.number}" for d in on_device.usable() if d.platform != on_device.SIMULATOR]
-needs_opencl = pytest.mark.skipif(not DEVICES, reason="no OpenCL device here")
+needs_opencl = pytest.mark.skipif(
+    not DEVICES, reason="no OpenCL device here: install a driver (Debian: pocl-opencl-icd)"
+)
 needs_webgpu = pytest.mark.skipif(not on_adapter.usable(), reason=on_adapter.NONE)
 TARGETS = [
     *(pytest.param(d, marks=needs_opencl) for d in DEVICES or ["opencl"]),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from repeatable import RNG
 
+from jangin import blas
 from jangin.blas import compiled, dense, matvec, triangles
 from jangin.blas.kernel import Kernel
 from jangin.blas.table import routine_of
@@ -107,6 +108,33 @@ def test_systems_in_rounds(uplo: str, trans: str, diag: str, monkeypatch: pytest
         expected = np.linalg.solve(whole.T if trans == "T" else whole, x)
         # The triangle's condition number is small: other elements are at most a few times 1 / n.
         np.testing.assert_allclose(arrays["out"], expected, rtol=0, atol=1e-12 * abs(expected).max())
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("lower", [0, 1])
+@pytest.mark.parametrize("name", ["dtrsv", "dtpsv"])
+def test_large_systems_write_nothing_beside(name: str, lower: int, threads: int) -> None:
+    """Systems that are solved in rounds are right, and leave the bytes around their vector."""
+    n = triangles.SMALLEST + int(RNG.integers(1, 9))
+    a, b = RNG.standard_normal((n, n)) / n, RNG.standard_normal(n)
+    np.fill_diagonal(a, 2.0)
+    a = np.tril(a) if lower else np.triu(a)
+    packed = np.concatenate([a[j:, j] if lower else a[: j + 1, j] for j in range(n)])
+    whole = np.full(n + 128, 777.0)
+    x = whole[64 : 64 + n]
+    x[...] = b
+    blas.set_threads(threads)
+    try:
+        if name == "dtrsv":
+            found = blas.dtrsv(np.asfortranarray(a), x, lower=lower, overwrite_x=1)
+        else:
+            found = blas.dtpsv(n, packed, x, lower=lower, overwrite_x=1)
+    finally:
+        blas.set_threads(None)
+    assert np.shares_memory(found, whole)
+    assert (whole[:64] == 777).all() and (whole[64 + n :] == 777).all()
+    # The condition number is small, and a sum of n terms loses at most n units in the last place.
+    np.testing.assert_allclose(found, np.linalg.solve(a, b), rtol=0, atol=n * 2.3e-16 * np.abs(b).max())
 
 
 def test_each_number_of_threads_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
