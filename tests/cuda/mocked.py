@@ -96,6 +96,15 @@ def mocked() -> Iterator[Any]:
     forget()
 
 
+@contextmanager
+def beside(name: str) -> Iterator[Any]:
+    """Yield one of the mock's other libraries (see LIBRARIES), with functions that steer it."""
+    library = ctypes.CDLL(str(folder() / name))
+    library.mock_objects.restype = ctypes.c_size_t
+    yield library
+    library.mock_refuse(0)
+
+
 def forget() -> None:
     """Make Jangin look for devices, drivers and compilers again."""
     for context in cuda._OPENED.values():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 from collections.abc import Callable, Iterator
@@ -33,10 +32,8 @@ NOT_SUPPORTED, NOT_INITIALIZED = 15, 1
 @pytest.fixture
 def library(driver: Any) -> Iterator[Any]:
     """Return the mock of cuBLASLt, beside the mock of the driver."""
-    mock = ctypes.CDLL(str(mocked.folder() / "lib" / "libcublasLt.so.12"))
-    mock.mock_objects.restype = ctypes.c_size_t
-    yield mock
-    mock.mock_refuse(0)
+    with mocked.beside("lib/libcublasLt.so.12") as mock:
+        yield mock
 
 
 @pytest.mark.parametrize(

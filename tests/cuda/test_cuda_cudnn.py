@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import sys
 from collections.abc import Iterator
@@ -67,10 +66,8 @@ OTHERS: dict[str, Model] = {
 @pytest.fixture
 def library(driver: Any) -> Iterator[Any]:
     """Return the mock of cuDNN, beside the mock of the driver."""
-    mock = ctypes.CDLL(str(mocked.folder() / "lib" / "libcudnn.so.9"))
-    mock.mock_objects.restype = ctypes.c_size_t
-    yield mock
-    mock.mock_refuse(0)
+    with mocked.beside("lib/libcudnn.so.9") as mock:
+        yield mock
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,19 @@ def call(*words: Any, status: int = 0) -> str:
     return done.output
 
 
+def stop(patch: pytest.MonkeyPatch) -> None:
+    """Let a run be interrupted after its tenth step."""
+    step = Run.step
+
+    def stopped(run: Run) -> float:
+        loss = step(run)
+        if run.trainer.count == 10:
+            raise KeyboardInterrupt
+        return loss
+
+    patch.setattr(Run, "step", stopped)
+
+
 SETTINGS = ("--trainable", "*", "--optimizer", "sgd:lr=0.1,momentum=0.9", "--epochs", "3", "--batch", "8")
 
 
@@ -106,15 +119,7 @@ def test_a_stopped_run_goes_on_as_if_it_had_not(
 ) -> None:
     whole, parts = tmp_path / "whole.onnx", tmp_path / "parts.onnx"
     call(model, data, "-o", whole, *SETTINGS)
-    step = Run.step
-
-    def stopped(run: Run) -> float:
-        loss = step(run)
-        if run.trainer.count == 10:
-            raise KeyboardInterrupt
-        return loss
-
-    monkeypatch.setattr(Run, "step", stopped)
+    stop(monkeypatch)
     told = call(model, data, "-o", parts, *SETTINGS, status=130)
     assert "stopped after 10 steps" in told
     assert "--resume" in told

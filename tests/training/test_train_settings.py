@@ -10,10 +10,9 @@ import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
-from test_train_command import call, data, model  # noqa: F401
+from test_train_command import call, data, model, stop  # noqa: F401
 
 from jangin import optim
-from jangin.training.loop import Run
 from jangin.training.schedules import BY_NAME, Cosine, Schedule
 from jangin.training.texts import parsed_optimizers, parsed_scale, parsed_schedule
 
@@ -43,16 +42,8 @@ def test_a_stopped_run_with_all_settings_goes_on(
         for name, array in weights(whole).items():
             np.testing.assert_array_equal(array, kept[f"optimizer/average/{name}"])
             assert (array != kept[f"model/{name}"]).any()
-    step = Run.step
-
-    def stopped(run: Run) -> float:
-        loss = step(run)
-        if run.trainer.count == 10:
-            raise KeyboardInterrupt
-        return loss
-
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "step", stopped)
+        stop(patch)
         call(model, data, "-o", parts, *STEADY, *SETTINGS, status=130)
     call(model, data, "-o", parts, *STEADY, *SETTINGS, "--resume")
     assert onnx.load(parts) == onnx.load(whole)

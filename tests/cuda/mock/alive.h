@@ -1,4 +1,5 @@
 // The objects that a caller made and hasn't destroyed yet. SUCCESS is the including library's status.
+#include <cstddef>
 #include <cstdlib>
 #include <initializer_list>
 #include <set>
@@ -15,3 +16,5 @@ static bool are(std::initializer_list<const void *> all) {
   for (const void *one : all) if (!alive.count((void *)one)) return false;
   return true;
 }
+extern "C" void mock_refuse(int n) { refuse = n; }
+extern "C" size_t mock_objects() { return alive.size(); }

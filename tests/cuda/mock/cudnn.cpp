@@ -57,9 +57,6 @@ static int convolve(void *given) {
 }
 
 extern "C" {
-void mock_refuse(int n) { refuse = n; }
-size_t mock_objects() { return alive.size(); }
-
 size_t cudnnGetVersion() { return 92800; }
 const char *cudnnGetErrorString(int status) { return status == NOT_SUPPORTED ? "CUDNN_STATUS_NOT_SUPPORTED" : "CUDNN_STATUS_OTHER"; }
 int cudnnCreate(Library **made) { return make(made, Library{nullptr}); }
